@@ -1,0 +1,1 @@
+"""Workflow code supplied at run time: stored, pinned, sandboxed."""

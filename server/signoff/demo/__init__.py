@@ -1,0 +1,1 @@
+"""The example app behind `signoff demo`."""

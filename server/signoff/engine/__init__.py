@@ -1,0 +1,1 @@
+"""Worker, drivers, timers, lifecycle and recovery of runs."""

@@ -1,0 +1,1 @@
+"""Tenants, users, groups, roles, sessions, tokens and audit."""

@@ -1,0 +1,1 @@
+"""Pure replay: deterministic loop, step context, and the program that turns recorded outcomes into commands."""

@@ -1,0 +1,1 @@
+"""Tables, transactions, committer, notifications and the two database dialects."""

@@ -1,0 +1,1 @@
+"""The Litestar app: pages, API, live streams and sign-in."""

@@ -1,0 +1,1 @@
+"""What authors import: definitions, events, asks and rules as plain values, retry, errors, registry."""
