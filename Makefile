@@ -1,6 +1,6 @@
 # Everything here sets up what it needs: the virtual environment, the front-end files, and for tests Chromium and PostgreSQL.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench crash migrate clean
+.PHONY: help venv demo test lint bench crash migrate constraints clean
 
 BIN := .venv/bin
 # `make test PYTEST="tests/store -k fence"` runs a part; `make test WORKERS=0` runs in one process.
@@ -40,7 +40,7 @@ lint: venv
 
 test: lint
 	@.ci/chromium
-	$(BIN)/pytest -n $(WORKERS) --dist=loadscope --cov --cov-report=term $(PYTEST)
+	$(BIN)/pytest -n $(WORKERS) --dist=worksteal --cov --cov-report=term $(PYTEST)
 
 bench: .venv/.bench
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -50,6 +50,11 @@ crash: venv
 
 migrate: venv
 	@$(BIN)/signoff migrate $(ARGS)
+
+# Moves every pin to the newest version that the ranges of pyproject.toml allow.
+constraints: .venv/.bench
+	@$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager -e ".[dev,bench]"
+	@$(BIN)/pip freeze --exclude-editable | grep -viE '^(#|pip=|setuptools=|wheel=)' > constraints.txt
 
 clean:
 	rm -rf .venv dist build static/vendor tests/support/vendor .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov

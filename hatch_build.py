@@ -68,10 +68,14 @@ class FrontEndFiles(BuildHookInterface[Any]):
         for name in ("package.json", "package-lock.json", ".npmrc"):
             shutil.copy(Path(self.root, name), folder / name)
         command = [*_npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", *([] if dev else ["--omit=dev"])]
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         if done.returncode:
             sys.stderr.write(done.stdout)
-            raise RuntimeError(f"the front-end files could not be installed: {' '.join(command)} (see its output above)")
+            raise RuntimeError(
+                f"the front-end files could not be installed: {' '.join(command)} (see its output above)"
+            )
         return folder / "node_modules"
 
     def _copy(self, modules: Path, files: dict[str, str], target: Path) -> None:

@@ -1,0 +1,105 @@
+"""Fixtures that all tests share: databases of both kinds, and a browser.
+
+Databases come migrated, one of its own for each test: `sqlite_url`, `postgres_url`, and `database_url`, which runs the
+test on both. `empty_database_url` is the same without any tables, for tests of migrations. The server and the migrated
+template are made once per test process, so that every xdist worker has its own.
+
+Browser tests are coroutines that use `new_page`. They run on the session's event loop, because the browser does: async
+fixtures that they share with it need `loop_scope="session"`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.support.browser import Pages, running_chromium
+from tests.support.postgres import PostgresServer, running_postgres
+from tests.support.schema import migrate
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "chromium" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file that nobody has open."""
+    path = tmp_path_factory.mktemp("sqlite-template") / "signoff.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
+    path = tmp_path / "signoff.db"
+    for suffix in ("", "-wal"):
+        source = Path(f"{sqlite_template}{suffix}")
+        if source.exists():
+            shutil.copy(source, f"{path}{suffix}")
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """The name of a migrated PostgreSQL database that nobody is connected to."""
+    name = postgres_server.create()
+    migrate(postgres_server.url(name))
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    name = postgres_server.create(postgres_template)
+    yield postgres_server.url(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    name = postgres_server.create()
+    yield postgres_server.url(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'signoff.db'}"
+    url: str = request.getfixturevalue("empty_postgres_url")
+    return url
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    async with running_chromium() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def new_page(chromium: Browser) -> AsyncIterator[Pages]:
+    """`await new_page()` opens a page as another person; see `Pages`."""
+    pages = Pages(chromium)
+    yield pages
+    await pages.close()
+    assert not pages.faults
