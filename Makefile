@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST ?=
 WORKERS ?= 2
 ARGS ?=
-INPUTS := pyproject.toml constraints.txt package.json package-lock.json hatch_build.py .ci/venv
+INPUTS := pyproject.toml constraints.txt package.json package-lock.json hatch_build.py .npmrc .ci/venv
 
 help:
 	@echo "make demo      start the example app on a local port; it says what to click"

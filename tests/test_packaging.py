@@ -35,7 +35,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = build(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        # Before Python 3.11.4 there are no filters.
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(folder)
     (unpacked,) = folder.iterdir()
     return unpacked
 
@@ -63,7 +65,15 @@ def test_a_wheel_from_the_sdist_has_every_file(sdist: Path, tmp_path: Path) -> N
 
 
 def test_the_sdist_has_what_its_own_tests_need_and_nothing_that_was_made(sdist: Path) -> None:
-    for name in ("Makefile", "constraints.txt", "package-lock.json", "tests/conftest.py", "LICENSE", ".ci/venv"):
+    for name in (
+        "Makefile",
+        "constraints.txt",
+        "package-lock.json",
+        "tests/conftest.py",
+        "LICENSE",
+        ".ci/venv",
+        ".npmrc",
+    ):
         assert (sdist / name).is_file(), name
     for name in (".venv", "node_modules", ".git", "tests/support/vendor"):
         assert not (sdist / name).exists(), name
