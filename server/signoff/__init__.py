@@ -1,1 +1,108 @@
 """Long-running work that people have a say in: durable workflows in plain Python, approvals in the browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from signoff.workflow import attempt
+from signoff.workflow.definitions import (
+    Action,
+    Ask,
+    Call,
+    Compensation,
+    Event,
+    Mutation,
+    Query,
+    Workflow,
+    action,
+    ask,
+    event,
+    mutation,
+    query,
+    workflow,
+)
+from signoff.workflow.errors import (
+    Conflict,
+    EventError,
+    EventTimeout,
+    FieldError,
+    InvalidInput,
+    LimitExceeded,
+    NeedsDecision,
+    NondeterministicCode,
+    NonRetryable,
+    NotFound,
+    Refused,
+    RegistrationError,
+    RetryAfter,
+    RunBlocked,
+    RunCanceled,
+    RunFailed,
+    SignoffError,
+    StepFailed,
+    StepLost,
+)
+from signoff.workflow.options import Retention
+from signoff.workflow.registry import Registry
+from signoff.workflow.retry import Retry
+from signoff.workflow.selectors import group, role, user
+
+if TYPE_CHECKING:
+    from signoff.replay.step import Step
+    from signoff.runtime.engine import Engine
+
+_LATER = {"Engine": "signoff.runtime.engine", "Step": "signoff.replay.step"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from importlib import import_module
+
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Call",
+    "Compensation",
+    "Conflict",
+    "Engine",
+    "Event",
+    "EventError",
+    "EventTimeout",
+    "FieldError",
+    "InvalidInput",
+    "LimitExceeded",
+    "Mutation",
+    "NeedsDecision",
+    "NonRetryable",
+    "NondeterministicCode",
+    "NotFound",
+    "Query",
+    "Refused",
+    "RegistrationError",
+    "Registry",
+    "Retention",
+    "Retry",
+    "RetryAfter",
+    "RunBlocked",
+    "RunCanceled",
+    "RunFailed",
+    "SignoffError",
+    "Step",
+    "StepFailed",
+    "StepLost",
+    "Workflow",
+    "action",
+    "ask",
+    "attempt",
+    "event",
+    "group",
+    "mutation",
+    "query",
+    "role",
+    "user",
+    "workflow",
+]  # fmt: skip
