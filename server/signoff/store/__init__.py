@@ -1,1 +1,6 @@
-"""Tables, transactions, committer, notifications and the two database dialects."""
+"""Tables, transactions, group commit, notices: everything that speaks to the database."""
+
+from signoff.store.migrate import migrate
+from signoff.store.store import AuthorSession, Committer, Notice, Person, Scope, Store, Tx
+
+__all__ = ["AuthorSession", "Committer", "Notice", "Person", "Scope", "Store", "Tx", "migrate"]

@@ -1,0 +1,239 @@
+"""What differs between SQLite and PostgreSQL in SQL, behind one interface.
+
+The row functions work on the driver's cursor and take rows as tuples in the order of the named columns, with aware
+datetimes, bools and JSON text as they are: they cost a fraction of Core and are meant for the commit path.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from signoff.store.types import UtcDateTime, from_micros, to_micros
+
+if TYPE_CHECKING:
+    from signoff.store.tx import Tx
+
+Row = Sequence[Any]
+S = TypeVar("S", bound=sa.Select[Any])
+
+
+class Dialect(ABC):
+    name: ClassVar[str]
+
+    @abstractmethod
+    def lock(self, select: S) -> S:
+        """Lock the selected rows until the end of the transaction. On SQLite a writer is alone anyway."""
+
+    @abstractmethod
+    def claim(self, select: S) -> S:
+        """Lock the selected rows and leave out those that others hold."""
+
+    @abstractmethod
+    def advisory_lock(self, tx: Tx, key: int) -> None:
+        """Hold a lock that has no row, until the end of the transaction."""
+
+    @abstractmethod
+    def fetch_rows(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows whose `key` is one of `values`, in order of `key`; locked in that order when `lock`."""
+
+    @abstractmethod
+    def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert many rows with one statement."""
+
+    @abstractmethod
+    def update_rows(
+        self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        """Set `columns` of the rows found by `keys`. A row tuple holds the keys first, then the columns."""
+
+    @abstractmethod
+    def encode_time(self, moment: datetime | None) -> Any:
+        """For a driver's parameter."""
+
+    @abstractmethod
+    def decode_time(self, value: Any) -> datetime | None:
+        """From a driver's column."""
+
+
+def _times(table: sa.Table, columns: Sequence[str]) -> tuple[int, ...]:
+    return tuple(i for i, name in enumerate(columns) if isinstance(table.c[name].type, UtcDateTime))
+
+
+def _mapped(rows: Iterable[Row], at: tuple[int, ...], convert: Callable[[Any], Any]) -> list[tuple[Any, ...]]:
+    if not at:
+        return [tuple(row) for row in rows]
+    out = []
+    for row in rows:
+        values = list(row)
+        for i in at:
+            values[i] = convert(values[i])
+        out.append(tuple(values))
+    return out
+
+
+class SqliteDialect(Dialect):
+    name = "sqlite"
+
+    def lock(self, select: S) -> S:
+        return select
+
+    def claim(self, select: S) -> S:
+        return select
+
+    def advisory_lock(self, tx: Tx, key: int) -> None:
+        pass
+
+    def fetch_rows(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
+    ) -> list[tuple[Any, ...]]:
+        out: list[tuple[Any, ...]] = []
+        columns = tuple(columns)
+        times = _times(table, columns)
+        # SQLite takes at least 32,766 parameters; sorted slices keep the whole in order
+        wanted = sorted(set(values))
+        for start in range(0, len(wanted), 30_000):
+            part = wanted[start : start + 30_000]
+            # few statement texts, so that the driver's statement cache holds them
+            width = 1 << (len(part) - 1).bit_length() if len(part) < 1024 else len(part)
+            part += [part[-1]] * (width - len(part))
+            out += _mapped(tx.execute_raw(_sqlite_fetch(table, columns, key, width), part), times, self.decode_time)
+        return out
+
+    def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if rows:
+            columns = tuple(columns)
+            self._many(tx, _sqlite_insert(table, columns), _mapped(rows, _times(table, columns), self.encode_time))
+
+    def update_rows(
+        self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        if rows:
+            keys, columns = tuple(keys), tuple(columns)
+            values = _mapped(rows, _times(table, keys + columns), self.encode_time)
+            self._many(tx, _sqlite_update(table, keys, columns), values)
+
+    def _many(self, tx: Tx, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        cursor = tx.cursor()
+        try:
+            if len(rows) == 1:
+                cursor.execute(sql, rows[0])
+            else:
+                cursor.executemany(sql, rows)
+        finally:
+            cursor.close()
+
+    def encode_time(self, moment: datetime | None) -> int | None:
+        return None if moment is None else to_micros(moment)
+
+    def decode_time(self, value: int | None) -> datetime | None:
+        return None if value is None else from_micros(value)
+
+
+_SQLITE_QUOTE = sqlite.dialect().identifier_preparer.quote
+
+
+@lru_cache(maxsize=1024)
+def _sqlite_fetch(table: sa.Table, columns: tuple[str, ...], key: str, width: int) -> str:
+    names = ", ".join(map(_SQLITE_QUOTE, columns))
+    key = _SQLITE_QUOTE(key)
+    # numbered parameters, as SQLAlchemy's qmark cursor passes a sequence either way
+    return f"SELECT {names} FROM {table.name} WHERE {key} IN ({', '.join('?' * width)}) ORDER BY {key}"
+
+
+@lru_cache(maxsize=256)
+def _sqlite_insert(table: sa.Table, columns: tuple[str, ...]) -> str:
+    return (
+        f"INSERT INTO {table.name} ({', '.join(map(_SQLITE_QUOTE, columns))}) VALUES ({', '.join('?' * len(columns))})"
+    )
+
+
+@lru_cache(maxsize=256)
+def _sqlite_update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    # numbered, because the keys come first in a row and last in the statement
+    sets = ", ".join(f"{_SQLITE_QUOTE(name)} = ?{i}" for i, name in enumerate(columns, len(keys) + 1))
+    where = " AND ".join(f"{_SQLITE_QUOTE(name)} = ?{i}" for i, name in enumerate(keys, 1))
+    return f"UPDATE {table.name} SET {sets} WHERE {where}"
+
+
+class PostgresDialect(Dialect):
+    name = "postgresql"
+
+    def lock(self, select: S) -> S:
+        return select.with_for_update()
+
+    def claim(self, select: S) -> S:
+        return select.with_for_update(skip_locked=True)
+
+    def advisory_lock(self, tx: Tx, key: int) -> None:
+        tx.execute_raw("SELECT pg_advisory_xact_lock(%s)", (key,))
+
+    def fetch_rows(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
+    ) -> list[tuple[Any, ...]]:
+        if not values:
+            return []
+        columns = tuple(columns)
+        rows = tx.execute_raw(_pg_fetch(table, columns, key, lock), (list(values),))
+        return _mapped(rows, _times(table, columns), self.decode_time)
+
+    def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        if rows:
+            _pg_run(tx, _pg_insert(table, tuple(columns), len(rows) == 1), rows)
+
+    def update_rows(
+        self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        if rows:
+            _pg_run(tx, _pg_update(table, tuple(keys), tuple(columns)), rows, always_arrays=True)
+
+    def encode_time(self, moment: datetime | None) -> datetime | None:
+        return moment
+
+    def decode_time(self, value: datetime | None) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+
+_PG = postgresql.dialect()
+_PG_QUOTE = _PG.identifier_preparer.quote
+
+
+def _pg_run(tx: Tx, sql: str, rows: Sequence[Row], *, always_arrays: bool = False) -> None:
+    single = len(rows) == 1 and not always_arrays
+    tx.execute_raw(sql, tuple(rows[0]) if single else [list(column) for column in zip(*rows, strict=True)])
+
+
+def _pg_arrays(table: sa.Table, columns: tuple[str, ...]) -> str:
+    return ", ".join(f"%s::{table.c[name].type.compile(_PG)}[]" for name in columns)
+
+
+@lru_cache(maxsize=256)
+def _pg_fetch(table: sa.Table, columns: tuple[str, ...], key: str, lock: bool) -> str:
+    names = ", ".join(map(_PG_QUOTE, columns))
+    array = _pg_arrays(table, (key,))
+    tail = " FOR UPDATE" if lock else ""
+    return f"SELECT {names} FROM {table.name} WHERE {_PG_QUOTE(key)} = ANY({array}) ORDER BY {_PG_QUOTE(key)}{tail}"
+
+
+@lru_cache(maxsize=256)
+def _pg_insert(table: sa.Table, columns: tuple[str, ...], single: bool) -> str:
+    into = f"INSERT INTO {table.name} ({', '.join(map(_PG_QUOTE, columns))})"
+    if single:
+        return f"{into} VALUES ({', '.join(['%s'] * len(columns))})"
+    return f"{into} SELECT * FROM unnest({_pg_arrays(table, columns)})"
+
+
+@lru_cache(maxsize=256)
+def _pg_update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    sets = ", ".join(f"{_PG_QUOTE(name)} = v.{_PG_QUOTE(name)}" for name in columns)
+    names = ", ".join(map(_PG_QUOTE, keys + columns))
+    where = " AND ".join(f"t.{_PG_QUOTE(name)} = v.{_PG_QUOTE(name)}" for name in keys)
+    return f"UPDATE {table.name} AS t SET {sets} FROM unnest({_pg_arrays(table, keys + columns)}) AS v({names}) WHERE {where}"

@@ -1,0 +1,271 @@
+"""The store on PostgreSQL: a pool for use-cases, one connection for the group commit, one that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from signoff.store.clock import Clock
+from signoff.store.dialect import PostgresDialect
+from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreError, translate
+from signoff.store.hub import Hub
+from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
+from signoff.store.tx import RESYNC, Notice, Tx
+from signoff.store.writer import CallJob, Committer, Writer
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "signoff"
+PAYLOAD_BYTES = 7900  # PostgreSQL takes less than 8,000
+THREADS = 8
+TRIES = 12  # of a use-case that conflicts
+PATIENCE = 10.0  # seconds that a use-case waits for a database that is away
+
+# A server that vanished without a word is noticed within about 20 s. UTC, so that times need no conversion.
+CONNECT_ARGS: dict[str, Any] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "connect_timeout": 10,
+    "application_name": "signoff",
+    "options": "-c TimeZone=UTC",
+}
+_READ_ONLY: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+def connect_args(url: sa.URL) -> dict[str, Any]:
+    """Ours, except where the URL has its own say."""
+    return {key: value for key, value in CONNECT_ARGS.items() if key not in url.query}
+
+
+def payloads(origin: str, notices: Sequence[Notice]) -> list[str]:
+    """Notices as NOTIFY payloads: `[origin, [kind, key], ...]` without repetitions, each short enough."""
+    parts: list[str] = []
+    size = 0
+    texts: list[str] = []
+    for kind, key in dict.fromkeys((notice.kind, notice.key) for notice in notices):
+        text = json.dumps([kind, key], separators=(",", ":"))
+        if len(text) > PAYLOAD_BYTES // 2:
+            text = json.dumps([RESYNC.kind, ""], separators=(",", ":"))
+        if parts and size + len(text) + 1 > PAYLOAD_BYTES - 64:
+            texts.append(f'["{origin}",{",".join(parts)}]')
+            parts, size = [], 0
+        parts.append(text)
+        size += len(text) + 1
+    if parts:
+        texts.append(f'["{origin}",{",".join(parts)}]')
+    return texts
+
+
+class PostgresLink:
+    """The group commit's connection, made again when it was lost."""
+
+    def __init__(self, backend: PostgresBackend) -> None:
+        self.dialect = backend.dialect
+        self._backend = backend
+        self._conn: sa.Connection | None = None
+        self.begin()
+        self.rollback()
+
+    def begin(self) -> sa.Connection:
+        if self._conn is None:
+            self._conn = self._backend.direct_engine.connect()
+        self._conn.begin()
+        return self._conn
+
+    def commit(self, notices: Sequence[Notice]) -> None:
+        assert self._conn is not None
+        self._backend.send(self._conn, notices)
+        self._conn.commit()
+
+    def rollback(self) -> None:
+        if self._conn is None:
+            return
+        try:
+            self._conn.rollback()
+            if not self.stands():
+                self._drop()
+        except (sa.exc.SQLAlchemyError, psycopg.Error):  # it is gone: the next begin makes another
+            self._drop()
+
+    def stands(self) -> bool:
+        return (
+            self._conn is not None
+            and not self._conn.invalidated
+            and self._conn.connection.driver_connection is not None
+            and not self._conn.connection.driver_connection.closed
+        )
+
+    def _drop(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.invalidate()
+            conn.close()
+
+    def translate(self, error: Exception) -> StoreError | None:
+        return translate(error, self._backend.shown)
+
+    def close(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+
+
+class PostgresBackend:
+    dialect = PostgresDialect()
+
+    def __init__(self, url: sa.URL, hub: Hub, clock: Clock) -> None:
+        url = url.set(drivername="postgresql+psycopg")
+        self.shown = f"the database {url.render_as_string(hide_password=True)}"
+        self._hub = hub
+        self._clock = clock
+        self.origin = uuid.uuid4().hex[:16]
+        args = connect_args(url)
+        self.engine = sa.create_engine(url, connect_args=args, pool_size=THREADS, max_overflow=0, pool_use_lifo=True)
+        self.direct_engine = sa.create_engine(url, connect_args=args, poolclass=NullPool)
+        # an author's first statement must not meet a connection that died in the pool
+        self._sessions = create_async_engine(
+            url, connect_args=args, pool_size=8, max_overflow=24, pool_pre_ping=True, pool_use_lifo=True
+        )
+        self._reads = self.engine.execution_options(**_READ_ONLY)
+        self._snapshots = self._sessions.execution_options(**_READ_ONLY)
+        self._url = url
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="signoff-db")
+        self._writer = Writer("signoff-committer", lambda: PostgresLink(self), hub, clock)
+        self._listener: asyncio.Task[None] | None = None
+        self.joiner = Joiner(self.dialect, clock, self.send, hub.publish_soon)
+
+    async def start(self) -> None:
+        await self._writer.start()
+        listening = self._hub.loop.create_future()
+        self._listener = asyncio.create_task(self._listen(listening))
+        await listening
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        await self._writer.close()
+        await asyncio.to_thread(self._threads.shutdown)
+        await self._sessions.dispose()
+        self.engine.dispose()
+        self.direct_engine.dispose()
+
+    def send(self, conn: sa.Connection, notices: Sequence[Notice]) -> None:
+        """NOTIFY inside the transaction: others hear of it when, and only if, it commits."""
+        for text in payloads(self.origin, notices):
+            conn.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, text))
+
+    async def write(self, call: Callable[[Tx], Any]) -> Any:
+        return await self._hub.loop.run_in_executor(self._threads, self._write, call)
+
+    def _write(self, call: Callable[[Tx], Any]) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        tries = 0
+        while True:
+            tries += 1
+            committing = False
+            try:
+                with self.engine.connect() as conn:
+                    tx = Tx(conn, self._clock.now(), self.dialect)
+                    with conn.begin() as transaction:
+                        result = call(tx)
+                        self.send(conn, tx.notices)
+                        committing = True
+                        transaction.commit()
+                self._hub.publish_soon(tx.notices)
+                return result
+            except (sa.exc.SQLAlchemyError, psycopg.Error, StoreError) as error:
+                failure = translate(error, self.shown)
+                if failure is None:
+                    raise
+                lost = isinstance(failure, DatabaseUnavailable)
+                if lost and committing:
+                    raise CommitUnknown(
+                        f"the connection to {self.shown} was lost during a commit; look whether it happened"
+                    ) from error
+                last = time.monotonic() > deadline if lost else tries >= TRIES
+                if not failure.transient or last:
+                    if failure is error:
+                        raise
+                    raise failure from error
+            # spread those that collided; give a database that starts again some time
+            time.sleep(random.uniform(0, 0.01 * tries) if not lost else min(0.05 * 2**tries, 1.0))
+
+    async def read(self, call: Callable[[Tx], Any]) -> Any:
+        return await self._hub.loop.run_in_executor(self._threads, self._read, call)
+
+    def _read(self, call: Callable[[Tx], Any]) -> Any:
+        deadline = time.monotonic() + PATIENCE
+        pause = 0.0
+        while True:
+            try:
+                with self._reads.connect() as conn:
+                    return call(Tx(conn, self._clock.now(), self.dialect))
+            except (sa.exc.SQLAlchemyError, psycopg.Error) as error:
+                failure = translate(error, self.shown)
+                if failure is None:
+                    raise
+                if not failure.transient or time.monotonic() > deadline:
+                    raise failure from error
+            time.sleep(pause)
+            pause = min(pause * 2 + 0.05, 1.0)
+
+    def committer(self, apply: Callable[[Tx, list[Any]], list[Any]], max_batch: int) -> Committer[Any, Any]:
+        return Committer(self._writer, apply, max_batch)
+
+    async def author_session(self) -> AuthorSession:
+        return AuthorSession(self._sessions, expire_on_commit=False)
+
+    def release(self, session: AuthorSession) -> None:
+        pass
+
+    def snapshot_session(self) -> ReadOnlySession:
+        return ReadOnlySession(self._snapshots, expire_on_commit=False)
+
+    async def _listen(self, listening: asyncio.Future[None]) -> None:
+        """Hear other processes. After a lost connection nobody knows what was missed: resync."""
+        args = {**connect_args(self._url), **self._url.translate_connect_args(database="dbname", username="user")}
+        args |= {key: value for key, value in self._url.query.items() if key != "options"}
+        pause = 0.05
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(**args, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    pause = 0.05
+                    if listening.done():
+                        logger.info("listening for notices again")
+                        self._hub.publish([RESYNC])
+                    else:
+                        listening.set_result(None)
+                    async for notify in connection.notifies():
+                        self._hear(notify.payload)
+            except (psycopg.Error, OSError) as error:
+                if not listening.done():
+                    listening.set_exception(translate(error, self.shown) or error)
+                    return
+                logger.warning("the connection that listens for notices was lost: %s", str(error).strip())
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    def _hear(self, payload: str) -> None:
+        try:
+            origin, *pairs = json.loads(payload)
+            notices = [Notice(kind, key) for kind, key in pairs]
+        except (ValueError, TypeError):
+            logger.warning("a notice that is none of ours on channel %r: %.80r", CHANNEL, payload)
+            return
+        if origin != self.origin:
+            self._hub.publish(notices)

@@ -1,0 +1,243 @@
+"""The store on a SQLite file: one writer, many readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiosqlite
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from signoff.store.clock import Clock
+from signoff.store.dialect import SqliteDialect
+from signoff.store.errors import StoreError, translate
+from signoff.store.hub import Hub
+from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
+from signoff.store.tx import RESYNC, Notice, Tx
+from signoff.store.writer import CallJob, Committer, Turn, Writer
+
+logger = logging.getLogger(__name__)
+
+BUSY_TIMEOUT = 15.0  # seconds that a write waits for another process's transaction
+POLL = 0.1  # seconds between looks for what other processes wrote
+HELD_TOO_LONG = 1.0  # seconds of a mutation that get a warning
+READERS = 4
+
+
+def connect(path: str, *, volatile: bool = False, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode: transactions begin only where we say so."""
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=512
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'OFF' if volatile else 'FULL'}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA cache_size = {-8_000 if read_only else -64_000}")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class SqliteLink:
+    """The writer's connection: SQLAlchemy on top, transactions by hand below, because that costs a tenth."""
+
+    def __init__(self, path: str, volatile: bool) -> None:
+        self.dialect = SqliteDialect()
+        self.path = path
+        self.raw = connect(path, volatile=volatile)
+        self._engine = sa.create_engine(
+            "sqlite://", creator=lambda: self.raw, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
+        )
+        self.conn = self._engine.connect()
+        self._version = self._data_version()
+
+    def begin(self) -> sa.Connection:
+        self.raw.execute("BEGIN IMMEDIATE")
+        return self.conn
+
+    def commit(self, notices: Sequence[Notice]) -> None:
+        self.raw.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self.raw.in_transaction:
+            self.raw.execute("ROLLBACK")
+
+    def stands(self) -> bool:
+        return self.raw.in_transaction
+
+    def translate(self, error: Exception) -> StoreError | None:
+        return translate(error, f"the SQLite file {self.path}")
+
+    def others_wrote(self) -> bool:
+        """Whether another connection changed the file since the last look."""
+        before, self._version = self._version, self._data_version()
+        return before != self._version
+
+    def _data_version(self) -> int:
+        version: int = self.raw.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def close(self) -> None:
+        self.conn.close()
+        self._engine.dispose()
+        self.raw.close()
+
+
+class _Borrowed(aiosqlite.Connection):
+    """aiosqlite on the writer's own connection, which it must never close: it belongs to the turn."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        super().__init__(lambda: raw, 64)
+        self._thread.daemon = True
+        self._raw = raw
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._execute(self._end)
+            self._connection = None
+            super().stop()
+
+    def stop(self) -> Any:
+        # the base class closes `_connection` when it stops
+        self._connection = None
+        return super().stop()
+
+    def _end(self) -> None:
+        if self._raw.in_transaction:
+            self._raw.execute("ROLLBACK")
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Call it once no statement is under way any more, on whatever thread."""
+        if self._thread.is_alive():
+            self._tx.put_nowait((None, call))  # behind what runs there
+        else:
+            call()
+
+
+class SqliteBackend:
+    dialect = SqliteDialect()
+
+    def __init__(self, path: str, hub: Hub, clock: Clock, *, volatile: bool = False) -> None:
+        self.path = path
+        self.shown = f"the SQLite file {path}"
+        self._hub = hub
+        self._clock = clock
+        self._volatile = volatile
+        self._link: SqliteLink | None = None
+        self._writer = Writer("signoff-writer", self._open_link, hub, clock)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="signoff-read")
+        self._read_engine = sa.create_engine(
+            "sqlite://", creator=lambda: connect(path, read_only=True), poolclass=QueuePool,
+            pool_size=READERS, isolation_level="AUTOCOMMIT",
+        )  # fmt: skip
+        self._snapshots = create_async_engine(f"sqlite+aiosqlite:///{path}", async_creator=self._open_snapshot)
+        event.listen(self._snapshots.sync_engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN"))
+        self._borrowed: _Borrowed | None = None
+        self._authors = create_async_engine(
+            f"sqlite+aiosqlite:///{path}", async_creator=self._borrow, pool_size=1, max_overflow=0,
+            pool_reset_on_return=None,
+        )  # fmt: skip
+        event.listen(self._authors.sync_engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
+        self._polling: asyncio.Task[None] | None = None
+        self.joiner = Joiner(self.dialect, clock, lambda conn, notices: None, hub.publish_soon)
+
+    def _open_link(self) -> SqliteLink:
+        self._link = SqliteLink(self.path, self._volatile)
+        return self._link
+
+    async def _open_snapshot(self) -> aiosqlite.Connection:
+        connection = aiosqlite.Connection(lambda: connect(self.path, read_only=True), 64)
+        connection._thread.daemon = True
+        return await connection
+
+    async def _borrow(self) -> aiosqlite.Connection:
+        assert self._link is not None
+        self._borrowed = _Borrowed(self._link.raw)
+        return await self._borrowed
+
+    async def start(self) -> None:
+        await self._writer.start()
+        self._polling = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+        await self._authors.dispose()
+        await self._writer.close()
+        await self._snapshots.dispose()
+        await asyncio.to_thread(self._readers.shutdown)
+        self._read_engine.dispose()
+
+    async def write(self, call: Callable[[Tx], Any]) -> Any:
+        future: asyncio.Future[Any] = self._hub.loop.create_future()
+        self._writer.put(CallJob(call, future))
+        return await future
+
+    async def read(self, call: Callable[[Tx], Any]) -> Any:
+        return await self._hub.loop.run_in_executor(self._readers, self._read, call)
+
+    def _read(self, call: Callable[[Tx], Any]) -> Any:
+        try:
+            with self._read_engine.connect() as conn:
+                conn.exec_driver_sql("BEGIN")
+                try:
+                    return call(Tx(conn, self._clock.now(), self.dialect))
+                finally:
+                    conn.exec_driver_sql("ROLLBACK")
+        except (sa.exc.DBAPIError, sqlite3.Error) as error:
+            raise translate(error, self.shown) or error from error
+
+    def committer(self, apply: Callable[[Tx, list[Any]], list[Any]], max_batch: int) -> Committer[Any, Any]:
+        return Committer(self._writer, apply, max_batch)
+
+    async def author_session(self) -> AuthorSession:
+        """A session that holds the write turn until `release`."""
+        turn = Turn(self._hub)
+        self._writer.put(turn)
+        await turn.granted
+        session = AuthorSession(self._authors, expire_on_commit=False)
+        session.sync_session.info["signoff_turn"] = (turn, time.monotonic())
+        return session
+
+    def release(self, session: AuthorSession) -> None:
+        turn, since = session.sync_session.info["signoff_turn"]
+        if self._borrowed is None:
+            turn.give_back()
+        else:
+            self._borrowed.when_idle(turn.give_back)
+        if (held := time.monotonic() - since) > HELD_TOO_LONG:
+            logger.warning("a mutation held the database's write turn for %.1f s; all other writes waited", held)
+
+    def snapshot_session(self) -> ReadOnlySession:
+        return ReadOnlySession(self._snapshots, expire_on_commit=False)
+
+    async def _poll(self) -> None:
+        """Other processes' commits show in `data_version` of the writer's own connection, which its own do not change."""
+        looked = threading.Event()
+
+        def look(link: Any) -> None:
+            if link.others_wrote():
+                self._hub.publish_soon([RESYNC])
+            looked.set()
+
+        while True:
+            looked.clear()
+            self._writer.put(look)
+            await asyncio.sleep(POLL)
+            while not looked.is_set():  # the turn is lent
+                await asyncio.sleep(POLL)

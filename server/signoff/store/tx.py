@@ -1,0 +1,73 @@
+"""What every use-case gets: a connection inside a transaction, the time, and a place to leave notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPICursor
+
+    from signoff.store.dialect import Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something changed. `data` reaches subscribers in this process only; other processes get `kind` and `key`.
+
+    Kinds: `ready` (a run can be claimed), `run` (key: run id), `approvals` (key: tenant id), `pool` (key: name), and
+    `resync` (notices may have been missed: look at everything).
+    """
+
+    kind: str
+    key: str | int = ""
+    data: dict[str, Any] | None = None
+
+
+RESYNC = Notice("resync")
+
+
+@dataclass(slots=True)
+class Tx:
+    """A transaction as a use-case sees it. It never commits or rolls back itself."""
+
+    conn: sa.Connection
+    now: datetime  # fixed while the use-case runs
+    dialect: Dialect
+    notices: list[Notice] = field(default_factory=list)
+
+    def notify(self, kind: str, key: str | int = "", **data: Any) -> None:
+        """Tell subscribers after the commit, and only then."""
+        self.notices.append(Notice(kind, key, data or None))
+
+    def cursor(self) -> DBAPICursor:
+        """The driver's own cursor, inside this transaction, for hot paths (`?` on SQLite, `%s` on PostgreSQL)."""
+        return self.conn.connection.cursor()
+
+    def execute_raw(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Run one statement on the driver's cursor; its rows, or [] when it gives none."""
+        cursor = self.cursor()
+        try:
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall()) if cursor.description is not None else []
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what happens inside, notices too, when it raises. Nests."""
+        kept = len(self.notices)
+        self.execute_raw("SAVEPOINT signoff_s")
+        try:
+            yield
+        except BaseException:
+            self.execute_raw("ROLLBACK TO SAVEPOINT signoff_s")
+            self.execute_raw("RELEASE SAVEPOINT signoff_s")
+            del self.notices[kept:]
+            raise
+        self.execute_raw("RELEASE SAVEPOINT signoff_s")
