@@ -145,7 +145,6 @@ _SQLITE_QUOTE = sqlite.dialect().identifier_preparer.quote
 def _sqlite_fetch(table: sa.Table, columns: tuple[str, ...], key: str, width: int) -> str:
     names = ", ".join(map(_SQLITE_QUOTE, columns))
     key = _SQLITE_QUOTE(key)
-    # numbered parameters, as SQLAlchemy's qmark cursor passes a sequence either way
     return f"SELECT {names} FROM {table.name} WHERE {key} IN ({', '.join('?' * width)}) ORDER BY {key}"
 
 
@@ -202,7 +201,7 @@ class PostgresDialect(Dialect):
         return None if value is None else value.astimezone(UTC)
 
 
-_PG = postgresql.dialect()
+_PG: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
 _PG_QUOTE = _PG.identifier_preparer.quote
 
 
@@ -236,4 +235,5 @@ def _pg_update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...])
     sets = ", ".join(f"{_PG_QUOTE(name)} = v.{_PG_QUOTE(name)}" for name in columns)
     names = ", ".join(map(_PG_QUOTE, keys + columns))
     where = " AND ".join(f"t.{_PG_QUOTE(name)} = v.{_PG_QUOTE(name)}" for name in keys)
-    return f"UPDATE {table.name} AS t SET {sets} FROM unnest({_pg_arrays(table, keys + columns)}) AS v({names}) WHERE {where}"
+    values = f"unnest({_pg_arrays(table, keys + columns)}) AS v({names})"
+    return f"UPDATE {table.name} AS t SET {sets} FROM {values} WHERE {where}"

@@ -31,7 +31,7 @@ class DatabaseUnavailable(StoreError):
 
 
 class CommitUnknown(StoreError):
-    """The connection was lost during the commit: the transaction happened as a whole or not at all. Look before acting."""
+    """The connection was lost during the commit: the transaction happened as a whole or not at all."""
 
     code = "commit_unknown"
 

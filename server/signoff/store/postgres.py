@@ -23,7 +23,7 @@ from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreError,
 from signoff.store.hub import Hub
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
-from signoff.store.writer import CallJob, Committer, Writer
+from signoff.store.writer import Committer, Writer
 
 logger = logging.getLogger(__name__)
 

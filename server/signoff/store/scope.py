@@ -30,7 +30,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A tenant and a person in it. `person` None: embedded code of that tenant. `Scope.system` is for the engine only."""
+    """A tenant and a person in it (None: embedded code of that tenant). `Scope.system` is for the engine only."""
 
     tenant_id: int
     person: Person | None = None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session as OrmSession
 from sqlalchemy.orm import SessionTransaction
@@ -23,13 +25,14 @@ _KEY = "signoff_notices"
 
 
 class _OwnedSession(Session):
-    """A session whose transaction begins and ends with the block that made it. Savepoints (`begin_nested`) are free to use."""
+    """A session whose transaction begins and ends with the block that made it. Savepoints (`begin_nested`) are free."""
 
     ended_by: ClassVar[str] = "Signoff commits it together with the step's outcome"
 
     def _refuse(self, call: str) -> NoReturn:
         raise TransactionOwned(
-            f"{call}() on a step's session: {self.ended_by}. Raise an exception to roll back; use begin_nested() for a part"
+            f"{call}() on a step's session: {self.ended_by}. "
+            "Raise an exception to roll back; use begin_nested() for a part"
         )
 
     def commit(self) -> None:
@@ -73,13 +76,13 @@ class ReadOnlySession(AsyncSession):
 
 
 class Joiner:
-    """Runs use-cases in other people's sessions and lets their notices out after the commit, and only then."""
+    """Runs use-cases in sessions, ours or other people's, and lets notices out after their commit, and only then."""
 
     def __init__(
         self,
         dialect: Dialect,
         clock: Clock,
-        send: Callable[[Any, Sequence[Notice]], None],
+        send: Callable[[sa.Connection, Sequence[Notice]], None],
         publish: Callable[[Sequence[Notice]], None],
     ) -> None:
         self._dialect = dialect
@@ -96,47 +99,70 @@ class Joiner:
                 "only a session on the same database can be joined"
             )
         session.flush()
-        notices = self.watch(session)
-        return Tx(conn, self._clock.now(), self._dialect, notices)
+        return Tx(conn, self._clock.now(), self._dialect, self._watched(session).notices)
 
-    def watch(self, session: OrmSession) -> list[Notice]:
-        """The list that collects a session's notices; hooks are put on it the first time."""
-        notices: list[Notice] | None = session.info.get(_KEY)
-        if notices is None:
-            notices = session.info[_KEY] = []
-            marks: list[tuple[SessionTransaction, int]] = []
-            sent: list[int] = [0]
+    def _watched(self, session: OrmSession) -> _Joined:
+        joined: _Joined | None = session.info.get(_KEY)
+        if joined is None:
+            joined = session.info[_KEY] = _Joined(self._send, self._publish)
+            if nested := session.get_nested_transaction():
+                joined.marks.append((nested, 0))
+            if not isinstance(session, _OwnedSession):
+                _hook(session)
+        return joined
 
-            def begun(session: OrmSession, transaction: SessionTransaction) -> None:
-                if transaction.nested:
-                    marks.append((transaction, len(notices)))
 
-            def before_commit(session: OrmSession) -> None:
-                if not session.in_nested_transaction() and len(notices) > sent[0]:
-                    self._send(session.connection(), notices[sent[0] :])
-                    sent[0] = len(notices)
+@dataclass(slots=True)
+class _Joined:
+    """What a session's use-cases want to be known, kept in its `info`."""
 
-            def after_commit(session: OrmSession) -> None:
-                if not session.in_nested_transaction():
-                    ready = list(notices)
-                    notices.clear()
-                    sent[0] = 0
-                    self._publish(ready)
+    send: Callable[[sa.Connection, Sequence[Notice]], None]
+    publish: Callable[[Sequence[Notice]], None]
+    notices: list[Notice] = field(default_factory=list)
+    marks: list[tuple[SessionTransaction, int]] = field(default_factory=list)  # how many there were before a savepoint
 
-            def after_soft_rollback(session: OrmSession, previous: SessionTransaction) -> None:
-                if not previous.nested:
-                    notices.clear()
-                    sent[0] = 0
-                for transaction, mark in marks:
-                    if transaction is previous:
-                        del notices[mark:]
 
-            def ended(session: OrmSession, transaction: SessionTransaction) -> None:
-                marks[:] = [mark for mark in marks if mark[0] is not transaction]
+def _hook(target: OrmSession | type[OrmSession]) -> None:
+    event.listen(target, "after_transaction_create", _transaction_created)
+    event.listen(target, "before_commit", _before_commit)
+    event.listen(target, "after_commit", _after_commit)
+    event.listen(target, "after_soft_rollback", _after_rollback)
 
-            event.listen(session, "after_transaction_create", begun)
-            event.listen(session, "before_commit", before_commit)
-            event.listen(session, "after_commit", after_commit)
-            event.listen(session, "after_soft_rollback", after_soft_rollback)
-            event.listen(session, "after_transaction_end", ended)
-        return notices
+
+def _transaction_created(session: OrmSession, transaction: SessionTransaction) -> None:
+    joined: _Joined | None = session.info.get(_KEY)
+    if joined is not None and transaction.nested:
+        joined.marks.append((transaction, len(joined.notices)))
+
+
+# SQLAlchemy calls these for savepoints too
+
+
+def _before_commit(session: OrmSession) -> None:
+    joined: _Joined | None = session.info.get(_KEY)
+    if joined is not None and joined.notices and not session.in_nested_transaction():
+        joined.send(session.connection(), joined.notices)
+
+
+def _after_commit(session: OrmSession) -> None:
+    joined: _Joined | None = session.info.get(_KEY)
+    if joined is not None and not session.in_nested_transaction():
+        notices = list(joined.notices)
+        joined.notices.clear()
+        joined.marks.clear()
+        joined.publish(notices)
+
+
+def _after_rollback(session: OrmSession, previous: SessionTransaction) -> None:
+    joined: _Joined | None = session.info.get(_KEY)
+    if joined is None:
+        return
+    if not previous.nested:
+        joined.notices.clear()
+        joined.marks.clear()
+    for transaction, kept in joined.marks:
+        if transaction is previous:
+            del joined.notices[kept:]
+
+
+_hook(_OwnedSession)

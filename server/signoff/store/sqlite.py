@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import aiosqlite
@@ -23,7 +23,7 @@ from signoff.store.errors import StoreError, translate
 from signoff.store.hub import Hub
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
-from signoff.store.writer import CallJob, Committer, Turn, Writer
+from signoff.store.writer import CallJob, Committer, Link, Turn, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class _Borrowed(aiosqlite.Connection):
 
     async def close(self) -> None:
         if self._connection is not None:
-            await self._execute(self._end)
+            await self._execute(self._end)  # type: ignore[no-untyped-call]  # aiosqlite leaves it untyped
             self._connection = None
             super().stop()
 
@@ -227,17 +227,15 @@ class SqliteBackend:
         return ReadOnlySession(self._snapshots, expire_on_commit=False)
 
     async def _poll(self) -> None:
-        """Other processes' commits show in `data_version` of the writer's own connection, which its own do not change."""
-        looked = threading.Event()
-
-        def look(link: Any) -> None:
-            if link.others_wrote():
-                self._hub.publish_soon([RESYNC])
-            looked.set()
-
+        """Tell of what other processes wrote: it shows in the `data_version` of the writer's own connection."""
         while True:
-            looked.clear()
-            self._writer.put(look)
+            looked = self._hub.loop.create_future()
+            self._writer.put(partial(self._look, looked))
+            if await looked:
+                self._hub.publish([RESYNC])
             await asyncio.sleep(POLL)
-            while not looked.is_set():  # the turn is lent
-                await asyncio.sleep(POLL)
+
+    def _look(self, looked: asyncio.Future[bool], link: Link) -> None:
+        assert isinstance(link, SqliteLink)
+        found = link.others_wrote()
+        self._hub.post(lambda: None if looked.done() else looked.set_result(found))

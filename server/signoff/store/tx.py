@@ -54,7 +54,7 @@ class Tx:
         cursor = self.cursor()
         try:
             cursor.execute(sql, parameters)
-            return list(cursor.fetchall()) if cursor.description is not None else []
+            return list(cursor.fetchall()) if cursor.description else []
         finally:
             cursor.close()
 

@@ -35,7 +35,8 @@ _PAUSE = (0.05, 2.0)  # seconds between tries to reach the database, growing
 class Link(Protocol):
     """The writer's connection. All calls come from the writer's thread."""
 
-    dialect: Dialect
+    @property
+    def dialect(self) -> Dialect: ...
 
     def begin(self) -> sa.Connection: ...
 
@@ -148,7 +149,7 @@ class Committer(Generic[T, R]):
         self._queued = False
 
     def submit(self, item: T, done: Callable[[R | BaseException], None]) -> None:
-        """From any thread. `done` is called on the loop's thread after the commit, with the result or what went wrong."""
+        """From any thread. `done` hears on the loop's thread, after the commit, of the result or what went wrong."""
         self._pending.append((item, done))
         if not self._queued:
             self._queued = True
@@ -228,7 +229,7 @@ class Writer:
     def _main(self) -> None:
         try:
             link = self._open_link()
-        except Exception as error:  # handed to whoever awaits start()
+        except Exception as error:  # noqa: BLE001  # handed to whoever awaits start()
             failure = error
             self._hub.post(lambda: self._opened.set_exception(failure))
             return
@@ -301,7 +302,7 @@ class Writer:
                     self._run(link, conn, job, len(jobs) > 1, finished, said)
                 committing = True
                 link.commit(said)
-            except Exception as error:  # every kind goes to the job that it belongs to
+            except Exception as error:  # noqa: BLE001  # every kind goes to the job that it belongs to
                 link.rollback()
                 failure: Exception = link.translate(error) or error
                 # SQLite knows whether it committed, and waits for its lock by itself
