@@ -1,0 +1,146 @@
+"""What a step's call returns: awaitable, and a coroutine for create_task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from signoff.replay.messages import Outcome
+from signoff.workflow import errors
+from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
+
+if TYPE_CHECKING:
+    from signoff.replay.program import CoroutineProgram
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope(Generic[T]):
+    """An event with all that is known of it."""
+
+    value: T
+    name: str
+    id: str
+    sender: str | None
+    channel: str | None
+    sent_at: datetime
+
+
+class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
+    """The result of a step to come. The step has begun already, awaited or not.
+
+    A future, so that gather, wait, shield and wait_for use it as it is; a coroutine, because create_task takes nothing else.
+    Canceling it (as asyncio does for branches that nobody needs any more) cancels the step.
+    """
+
+    def __init__(
+        self, program: CoroutineProgram, index: int, kind: StepKind, name: str, decode: Callable[[str | None], R]
+    ) -> None:
+        self.index = index  # first: the hash
+        super().__init__(loop=program.loop)
+        self.program = program
+        self.kind = kind
+        self.name = name
+        self.decode = decode
+        # When the deadline came first: a value, or the end of the run, or else EventTimeout
+        self.on_timeout: Callable[[], R] | None = None
+        self.cancels_run = False
+
+    def __hash__(self) -> int:
+        return self.index  # sets of calls have the same order on every replay
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        canceled = super().cancel(msg)
+        if canceled:
+            self.program.call_cancelled(self.index)
+        return canceled
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take the recorded outcome; Undecodable if today's annotation refuses it."""
+        kind = outcome.kind
+        if kind is OutcomeKind.SUCCESS:
+            try:
+                value = self.decode(outcome.value)
+            except errors.Undecodable as error:
+                raise errors.Undecodable(
+                    f"the recorded result of step {self.name!r} does not fit: {error.message}",
+                    error.fields,
+                    recorded=_short(outcome.value),
+                    step=self.name,
+                    step_no=outcome.step_no,
+                ) from error
+            self.set_result(value)
+        elif kind is OutcomeKind.TIMEOUT:
+            if self.on_timeout is not None:
+                self.set_result(self.on_timeout())
+            elif self.cancels_run:
+                super().cancel(f"{self.kind} {self.name!r}: the deadline came first")
+                self.program.request_cancel()
+            else:
+                self.set_exception(
+                    errors.EventTimeout(f"{self.kind} {self.name!r}: the deadline came first", step=self.name, step_no=outcome.step_no)
+                )
+        elif kind is OutcomeKind.CANCELED:
+            if self.kind is StepKind.CHILD:
+                run = _data(outcome.error).get("run")
+                self.set_exception(errors.RunCanceled(run=run, step=self.name, step_no=outcome.step_no))
+            else:
+                super().cancel("the step was canceled")
+        else:
+            self.set_exception(self._error(outcome))
+
+    def _error(self, outcome: Outcome) -> BaseException:
+        error = outcome.error or ErrorInfo("Error", "no details were recorded")
+        where = {"step": self.name, "step_no": outcome.step_no}
+        if self.kind is StepKind.CHILD and error.type == "RunFailed":
+            data = _data(error)
+            cause = ErrorInfo.from_json(data["error"]) if isinstance(data.get("error"), dict) else error
+            return errors.RunFailed(cause, run=data.get("run"), **where)
+        if self.kind in (StepKind.EVENT, StepKind.ASK) and error.type == "EventError":
+            return errors.EventError(error.message, data=error.data, event=self.name, **where)
+        if self.kind in _ENGINE_KINDS and error.type in _ENGINE_ERRORS:
+            fields = [_field(raw) for raw in _data(error).get("errors", ())]
+            kind = _ENGINE_ERRORS[error.type]
+            return kind(error.message, fields, **where) if kind is errors.InvalidInput else kind(error.message, **where)
+        kind = errors.StepLost if error.type == "StepLost" else errors.StepFailed
+        return kind(error, **where)
+
+    # A coroutine for Task, which waits for the future that `send` gives it.
+
+    def send(self, value: Any, /) -> Any:
+        if self.done():
+            raise StopIteration(self.result())
+        self._asyncio_future_blocking = True
+        return self
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> NoReturn:
+        if not self.done():
+            self.cancel()  # its task was canceled before it looked at the step
+        raise kind if value is None else value
+
+    def close(self) -> None:
+        return
+
+
+# What the engine refuses by itself, with no function of the author's at work.
+_ENGINE_KINDS = frozenset({StepKind.CHILD, StepKind.EVENT, StepKind.ASK, StepKind.SLEEP})
+_ENGINE_ERRORS: dict[str, Any] = {
+    kind.__name__: kind for kind in (errors.Conflict, errors.InvalidInput, errors.LimitExceeded, errors.NeedsDecision, errors.NotFound)
+}
+
+
+def _data(error: ErrorInfo | None) -> dict[str, Any]:
+    return error.data if error is not None and isinstance(error.data, dict) else {}
+
+
+def _field(raw: dict[str, Any]) -> errors.FieldError:
+    return errors.FieldError(tuple(raw.get("loc", ())), raw.get("message", ""), raw.get("input"))
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= 500 else text[:500] + "…"

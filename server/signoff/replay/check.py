@@ -1,0 +1,115 @@
+"""Replays a run a second time and compares: what differs would differ after a crash too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from signoff.replay.messages import Drive, Host, JournalEntry, NewStep, Outcome, Program
+from signoff.replay.replayer import Replayer
+from signoff.workflow.errors import Mismatch
+from signoff.workflow.kinds import StepKind
+
+
+class Diverged(Mismatch):
+    """Two replays of one journal give different commands: the handler is not deterministic."""
+
+    code = "diverged"
+
+
+class Shadow:
+    """Keeps the journal as it would be stored, and replays it after each drive of a live replayer."""
+
+    def __init__(
+        self,
+        make_program: Callable[[Host], Program],
+        args: str | None,
+        entries: Sequence[JournalEntry],
+        *,
+        driven_no: int,
+        next_no: int,
+        generation: int,
+    ) -> None:
+        self._make = make_program
+        self._args = args
+        self.rows = {entry.no: entry for entry in entries}
+        self._driven_no = driven_no
+        self._next_no = next_no
+        self._generation = generation
+
+    def after(self, drive: Drive, next_no: int, no: int | None = None, outcome: Outcome | None = None) -> None:
+        """`drive` is what `outcome` of step `no` brought; without an outcome, what catching up brought. Diverged."""
+        if outcome is not None:
+            self._record(no, outcome)
+        second = Replayer(
+            self._make,
+            self._args,
+            list(self.rows.values()),
+            driven_no=self._driven_no,
+            next_no=self._next_no,
+            generation=self._generation,
+        )
+        try:
+            require_same(drive, second.catch_up())
+        finally:
+            second.close()
+        moment = max((row.ended_at or row.asked_at for row in self.rows.values()), default=datetime.min)
+        for new in drive.asks:
+            ask = new.ask
+            self.rows[new.no] = JournalEntry(new.no, ask.kind, ask.name, ask.args, self._generation, new.asked_after, moment)
+        for canceled in drive.cancels:
+            self.rows[canceled] = replace(self.rows[canceled], by_handler=True)
+        self._driven_no, self._next_no = drive.driven_no, next_no
+
+    def _record(self, no: int | None, outcome: Outcome) -> None:
+        if no is None:
+            no = -outcome.no if outcome.step_no is None else outcome.step_no
+            self.rows[no] = JournalEntry(no, StepKind.CANCEL, "cancel", None, outcome.generation, outcome.no - 1, outcome.at)
+            self._next_no = max(self._next_no, no + 1)
+        if no in self.rows:
+            self.rows[no] = replace(
+                self.rows[no],
+                outcome_no=outcome.no,
+                outcome_kind=outcome.kind,
+                ended_at=outcome.at,
+                value=outcome.value,
+                error=outcome.error,
+            )
+
+
+def require_same(first: Drive, second: Drive) -> None:
+    """Diverged if two drives of the same journal do not bring the same."""
+    for one, other in zip(first.asks, second.asks, strict=False):
+        if _key(one) != _key(other):
+            raise Diverged(
+                "a second replay asks for another step", recorded=_show(one), expected=_show(other), step_no=one.no
+            )
+    for one_side, other_side in ((first.asks, second.asks), (second.asks, first.asks)):
+        if len(one_side) > len(other_side):
+            extra = one_side[len(other_side)]
+            sides: dict[str, Any] = {"recorded" if one_side is first.asks else "expected": _show(extra)}
+            raise Diverged("one of two replays asks for one more step", step_no=extra.no, **sides)
+    for what in ("cancels", "logs", "finish", "driven_no"):
+        one, other = getattr(first, what), getattr(second, what)
+        if what == "finish" and one is not None and other is not None:
+            one, other = _end(one), _end(other)
+        if one != other:
+            raise Diverged(f"a second replay differs in its {what}", recorded=str(one), expected=str(other))
+
+
+def _key(new: NewStep) -> tuple[Any, ...]:
+    ask = new.ask
+    args = None if ask.unstable_args else ask.args
+    return new.no, new.asked_after, ask.index, ask.kind, ask.name, ask.ordinal, args, ask.detail
+
+
+def _end(finish: Any) -> tuple[Any, ...]:
+    error = finish.error
+    # Not the traceback: memory addresses and the like may stand in it.
+    return finish.kind, finish.value, None if error is None else (error.type, error.message, error.data, error.step_no)
+
+
+def _show(new: NewStep) -> dict[str, Any]:
+    return {"kind": str(new.ask.kind), "name": new.ask.name, "args": new.ask.args, "detail": repr(new.ask.detail)}

@@ -1,0 +1,307 @@
+"""Drives a program through a run's journal and says what is not in the journal yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from signoff.replay.messages import (
+    AskStep,
+    CancelStep,
+    Command,
+    Drive,
+    Finish,
+    Host,
+    JournalEntry,
+    Log,
+    NewStep,
+    Outcome,
+    Program,
+)
+from signoff.replay.slots import slot_key, slots_by_drain
+from signoff.workflow.errors import Mismatch
+from signoff.workflow.kinds import StepKind
+
+if TYPE_CHECKING:
+    from signoff.replay.check import Shadow
+
+MakeProgram = Callable[[Host], Program]
+
+
+class Replayer:
+    """One live program of one run, and how its asks and the journal's numbers belong together.
+
+    `feed` costs the same however long the journal is. After any error that `catch_up` or `feed` raises (BlockedError) the
+    replayer is done for: close it.
+    """
+
+    def __init__(
+        self,
+        make_program: MakeProgram,
+        args: str | None,
+        entries: Sequence[JournalEntry],
+        *,
+        driven_no: int,
+        next_no: int,
+        generation: int,
+        check: bool = False,
+    ) -> None:
+        self.open: dict[int, NewStep] = {}
+        self.finished: Finish | None = None
+        self.driven_no = driven_no
+        self.next_no = next_no
+        self.generation = generation
+        self._committed = driven_no  # drains up to here are in the journal with all that they asked
+        self._program = make_program(self)
+        self._args = args
+        self._nos: dict[int, int] = {}  # index -> journal number, of steps that have no outcome yet
+        self._indexes: dict[int, int] = {}  # and back
+        self._expected = slots_by_drain(entries)
+        self._unmatched = sum(1 for entry in entries if entry.retired_in is None and entry.kind != StepKind.CANCEL)
+        self._outcomes: list[JournalEntry] | None = sorted(
+            (entry for entry in entries if entry.outcome_no is not None and entry.retired_in is None and not entry.by_handler),
+            key=lambda entry: entry.outcome_no or 0,
+        )
+        self._dropped = {entry.no for entry in entries if entry.by_handler and entry.retired_in is None}
+        self._recorded: dict[int, JournalEntry] = {}  # matched entries whose outcome is still to be handed over
+        # One drain
+        self._drain = 0
+        self._slots: dict[str, deque[JournalEntry]] = {}
+        self._taken = 0  # commands of the drain that are looked at already
+        self._extra: AskStep | None = None
+        self._failure: Mismatch | None = None
+        self._drive = Drive(driven_no=driven_no)
+        self._shadow: Shadow | None = None
+        if check:
+            from signoff.replay.check import Shadow
+
+            self._shadow = Shadow(
+                make_program, args, entries, driven_no=driven_no, next_no=next_no, generation=generation
+            )
+
+    def catch_up(self) -> Drive:
+        """Start the program and hand over all recorded outcomes, each with a drain of its own."""
+        outcomes, self._outcomes = self._outcomes, None
+        if outcomes is None:
+            raise RuntimeError("catch_up() was called before")
+        drive = self._drive = Drive()
+        self._begin(0)
+        self._end(self._program.start(self._args))
+        for entry in outcomes:
+            if self.finished is not None:
+                break
+            assert entry.outcome_no is not None
+            assert entry.outcome_kind is not None
+            outcome = Outcome(
+                entry.outcome_no,
+                entry.ended_at or entry.asked_at,
+                entry.generation,
+                None,
+                entry.outcome_kind,
+                entry.value,
+                entry.error,
+                entry.no,
+            )
+            if entry.kind == StepKind.CANCEL:
+                self._hand_over(outcome)
+            elif self._recorded.pop(entry.no, None) is not None:
+                index = self._indexes.pop(entry.no, None)
+                if index is not None:
+                    del self._nos[index]
+                    outcome.index = index
+                    self._hand_over(outcome)
+                # else: the handler had canceled the step when its outcome was recorded all the same
+            else:
+                self._mismatch("the journal has an outcome of a step that the handler does not ask for", entry, None)
+            self.driven_no = max(self.driven_no, entry.outcome_no)
+        if self.finished is None:
+            self._require_cancels()
+        self.driven_no = drive.driven_no = max(self.driven_no, 0)
+        if self._shadow is not None:
+            self._shadow.after(drive, self.next_no)
+        return drive
+
+    def feed(self, no: int | None, outcome: Outcome, into: Drive | None = None) -> Drive:
+        """Hand over one new outcome: of step `no`, or a cancel request (None).
+
+        The outcome's `index` and `step_no` are filled in here; a cancel's `step_no` is that of its own row. With `into`, what
+        it brings is added to that drive.
+        """
+        if self._outcomes is not None:
+            raise RuntimeError("feed() before catch_up()")
+        if outcome.no <= self.driven_no:
+            raise ValueError(f"outcome {outcome.no} after outcome {self.driven_no}")
+        drive = self._drive = Drive() if into is None else into
+        before = (len(drive.asks), len(drive.cancels), len(drive.logs))
+        if self.finished is None:
+            if no is None:
+                outcome.index = None
+                if outcome.step_no is not None and outcome.step_no >= self.next_no:
+                    self.next_no = outcome.step_no + 1
+                self._hand_over(outcome)
+            else:
+                self.open.pop(no, None)
+                index = self._indexes.pop(no, None)
+                if index is not None:  # else: the handler has canceled it
+                    del self._nos[index]
+                    outcome.index, outcome.step_no = index, no
+                    self._hand_over(outcome)
+        self.driven_no = drive.driven_no = outcome.no
+        if self._shadow is not None:
+            fresh = Drive(drive.asks[before[0] :], drive.cancels[before[1] :], drive.logs[before[2] :], drive.finish, outcome.no)
+            self._shadow.after(fresh, self.next_no, no, outcome)
+        return drive
+
+    def close(self) -> None:
+        self._program.close()
+        self.open.clear()
+
+    # Host
+
+    def changed(self, marker: str, commands: Sequence[Command] = ()) -> bool:
+        if self._failure is None:
+            try:
+                self._take(commands)
+            except Mismatch as mismatch:
+                self._failure = mismatch  # raised after the drain: here a handler could catch it
+        slots = self._slots.get(slot_key(StepKind.MARKER, marker))
+        if slots and slots[0].retired_in is None:
+            return True
+        return not (self._drain <= self._committed or self._unmatched)
+
+    # One drain
+
+    def _begin(self, drain: int) -> None:
+        self._drain = drain
+        self._taken = 0
+        if self._expected or self._slots:
+            self._slots = self._expected.pop(drain, {})
+
+    def _hand_over(self, outcome: Outcome) -> None:
+        self._begin(outcome.no)
+        self._end(self._program.feed(outcome))
+
+    def _end(self, commands: Sequence[Command]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._take(commands)
+        if not self._slots and self._extra is None:
+            return
+        missing = [entry for slots in self._slots.values() for entry in slots if entry.retired_in is None]
+        if missing:
+            self._mismatch("the handler does not ask for a recorded step", min(missing, key=lambda entry: entry.no), self._extra)
+        if self._extra is not None:
+            self._mismatch("the handler asks for a step that is not in the journal", None, self._extra)
+
+    def _take(self, commands: Sequence[Command]) -> None:
+        """Match commands of the current drain from where it was left."""
+        start, self._taken = self._taken, len(commands)
+        for command in commands[start:] if start else commands:
+            if type(command) is AskStep:
+                self._ask(command)
+            elif type(command) is CancelStep:
+                self._cancel(command)
+            elif type(command) is Log:
+                if self._drain > self._committed:
+                    self._drive.logs.append(command)
+            elif type(command) is Finish:
+                self._finish(command)
+
+    def _ask(self, ask: AskStep) -> None:
+        marker = ask.kind is StepKind.MARKER
+        if self._slots:
+            slots = self._slots.get(slot_key(ask.kind, ask.name) if marker else ask.name)
+            entry = slots.popleft() if slots else None
+            if entry is not None and entry.retired_in is None:
+                self._match(entry, ask)
+                return
+        if self._drain <= self._committed:
+            if self._extra is None:
+                self._extra = ask
+            return
+        no = self.next_no
+        self.next_no = no + 1
+        new = NewStep(no, self._drain, ask)
+        self._drive.asks.append(new)
+        if not marker:
+            self.open[no] = new
+            self._nos[ask.index] = no
+            self._indexes[no] = ask.index
+
+    def _match(self, entry: JournalEntry, ask: AskStep) -> None:
+        if entry.kind != ask.kind:
+            self._mismatch("the handler asks for another kind of step", entry, ask)
+        if entry.args != ask.args and not ask.unstable_args and not _same_args(entry.args, ask):
+            self._mismatch("the handler calls a step with other arguments", entry, ask)
+        self._unmatched -= 1
+        if ask.kind is StepKind.MARKER:
+            return
+        self._nos[ask.index] = entry.no
+        self._indexes[entry.no] = ask.index
+        if entry.outcome_no is None and not entry.by_handler:
+            self.open[entry.no] = NewStep(entry.no, entry.asked_after, ask)
+        else:
+            self._recorded[entry.no] = entry
+
+    def _cancel(self, command: CancelStep) -> None:
+        no = self._nos.pop(command.index, None)
+        if no is None:
+            return
+        del self._indexes[no]
+        if no in self._dropped:
+            self._dropped.discard(no)
+            del self._recorded[no]
+        elif no in self._recorded:
+            return  # its outcome was recorded before the cancel could be
+        else:
+            step = self.open.pop(no)
+            if self._drain <= self._committed:
+                self._mismatch("the handler cancels a step that is open in the journal", None, step.ask, no)
+            self._drive.cancels.append(no)
+
+    def _finish(self, finish: Finish) -> None:
+        missing = [entry for drain in (self._slots, *self._expected.values()) for slots in drain.values() for entry in slots]
+        live = [entry for entry in missing if entry.retired_in is None]
+        if live:
+            first = min(live, key=lambda entry: entry.no)
+            self._mismatch("the handler ends before a recorded step", first, self._extra or finish)
+        if self._extra is None and self._drain <= self._committed:
+            self._mismatch("the handler ends where it went on before", None, finish)
+        error = finish.error
+        self.finished = self._drive.finish = replace(finish, error=error) if error is not None else finish
+
+    def _require_cancels(self) -> None:
+        """Steps that the handler had canceled by now must have been canceled again."""
+        for no in sorted(self._dropped):
+            if no in self._recorded:
+                entry = self._recorded[no]
+                self._mismatch("the handler had canceled a step and does not cancel it now", entry, None)
+
+    def _mismatch(self, message: str, entry: JournalEntry | None, expected: AskStep | Finish | None, no: int | None = None) -> NoReturn:
+        raise Mismatch(
+            message,
+            recorded=None if entry is None else _show(entry.kind, entry.name, entry.args),
+            expected=_show(expected.kind, expected.name, expected.args)
+            if isinstance(expected, AskStep)
+            else None
+            if expected is None
+            else f"the end of the handler ({expected.kind})",
+            step_no=no if entry is None else entry.no,
+            after=self._drain,
+        )
+
+
+def _same_args(recorded: str | None, ask: AskStep) -> bool:
+    normalize = ask.normalize
+    if normalize is None:
+        return False
+    return normalize(recorded) == normalize(ask.args)
+
+
+def _show(kind: StepKind, name: str, args: str | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"kind": str(kind), "name": name}
+    if args is not None:
+        shown["args"] = args if len(args) <= 2000 else args[:2000] + "…"
+    return shown

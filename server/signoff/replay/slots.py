@@ -1,0 +1,61 @@
+"""Which journal rows may be asked for in which drain, in which order for each name."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from signoff.replay.messages import JournalEntry
+from signoff.workflow.kinds import StepKind
+
+Slots = dict[str, deque[JournalEntry]]
+
+
+def slot_key(kind: StepKind, name: str) -> str:
+    """Markers are counted apart from steps; no name has control characters."""
+    return "\0" + name if kind == StepKind.MARKER else name
+
+
+def slots_by_drain(entries: Sequence[JournalEntry]) -> dict[int, Slots]:
+    """By the outcome after which they were asked, then by name, in order of asking.
+
+    What a later round asked again stands in the place of what was retired for it, although its number is higher. Places
+    of retired rows that no later row took are kept: a round that has not come this far will ask for them again.
+    """
+    drains: dict[int, Slots] = {}
+    rounds = False
+    for entry in sorted(entries, key=_number):
+        if entry.kind == StepKind.CANCEL:
+            continue
+        if entry.retired_in is not None:
+            rounds = True
+        slots = drains.get(entry.asked_after)
+        if slots is None:
+            slots = drains[entry.asked_after] = {}
+        key = slot_key(entry.kind, entry.name)
+        place = slots.get(key)
+        if place is None:
+            slots[key] = deque((entry,))
+        else:
+            place.append(entry)
+    if rounds:
+        for slots in drains.values():
+            for key, place in slots.items():
+                if any(entry.retired_in is not None for entry in place):
+                    slots[key] = _arranged(place)
+    return drains
+
+
+def _arranged(place: deque[JournalEntry]) -> deque[JournalEntry]:
+    arranged: list[JournalEntry] = []
+    for generation in sorted({entry.generation for entry in place}):
+        asked = deque(entry for entry in place if entry.generation == generation)
+        for position, former in enumerate(arranged):
+            if asked and former.retired_in is not None and former.retired_in <= generation:
+                arranged[position] = asked.popleft()
+        arranged += asked
+    return deque(arranged)
+
+
+def _number(entry: JournalEntry) -> int:
+    return entry.no

@@ -1,0 +1,470 @@
+"""`Step`: what a handler is given. Every method that returns a StepCall begins a step, awaited or not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from asyncio import events as asyncio_events
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+
+import pydantic_core
+
+from signoff.replay.call import Envelope, StepCall
+from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo, SleepDetail
+from signoff.workflow.codec import decode, dump, parse
+from signoff.workflow.errors import InvalidInput, SignoffError, Undecodable
+from signoff.workflow.kinds import StepKind
+from signoff.workflow.names import MAX_NAME, check_name
+from signoff.workflow.options import StepOptions
+from signoff.workflow.retry import MAX_DELAY, Retry, Seconds, as_seconds
+from signoff.workflow.selectors import Selector, selectors_to_json
+
+if TYPE_CHECKING:
+    from signoff.replay.program import CoroutineProgram
+    from signoff.workflow.definitions import Action, Ask, Event, Mutation, Query, StepFunction, Workflow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D")
+
+OnTimeout = Literal["raise", "cancel_run"]
+
+
+class StepMisuse(SignoffError, RuntimeError):
+    """A Step used where it is not valid: in a step's function, after its handler ended, or in another run."""
+
+    code = "step_misuse"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
+
+
+class Step:
+    """The durable boundary of a run's handler. Valid only in that handler, while it runs."""
+
+    __slots__ = ("_options", "_program")
+
+    def __init__(self, program: CoroutineProgram, options: StepOptions | None = None) -> None:
+        self._program = program
+        self._options = options
+
+    def _enter(self) -> CoroutineProgram:
+        program = self._program
+        if program.ended or asyncio_events._get_running_loop() is not program.loop:
+            _refuse(program)
+        return program
+
+    # Functions
+
+    def run_query(self, fn: Query[P, R], *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
+        """Read in one read-only snapshot. InvalidInput if the arguments do not fit."""
+        return self._run(StepKind.QUERY, fn, args, kwargs)
+
+    def run_mutation(self, fn: Mutation[P, R], *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
+        """Write to the author's tables, exactly once."""
+        return self._run(StepKind.MUTATION, fn, args, kwargs)
+
+    def run_action(self, fn: Action[P, R], *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
+        """Do side effects; again if the worker is lost, and as `retry` says."""
+        return self._run(StepKind.ACTION, fn, args, kwargs)
+
+    @overload
+    def do(self, name: str, fn: Callable[[], Awaitable[R]], **options: Any) -> StepCall[R]: ...
+    @overload
+    def do(self, name: str, fn: Callable[[], R], **options: Any) -> StepCall[R]: ...
+    def do(self, name: str, fn: Callable[[], Any], **options: Any) -> StepCall[Any]:
+        """Run a closure as an action. Options are those of actions: retry, timeout, pool, at_most_once, ..."""
+        from signoff.workflow.definitions import closure_action
+
+        action = closure_action(name, fn)
+        if options:
+            action = action.options(**options)
+        return self._run(StepKind.ACTION, action, (), {})
+
+    def _run(self, kind: StepKind, fn: StepFunction[Any, Any], args: Any, kwargs: Any) -> StepCall[Any]:
+        program = self._enter()
+        if getattr(fn, "kind", None) is not kind:
+            raise InvalidInput(f"run_{kind} takes what @{kind} made, not {fn!r}")
+        codec = fn.codec
+        options = program.options_for(fn, kind, fn.given, self._options)
+        name = fn.name if options is None or options.name is None else options.name
+        return program.ask(kind, name, codec.decode_result, codec.encode_call(args, kwargs), options, None, fn, codec.normalize)
+
+    # Child runs
+
+    def run_workflow(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> StepCall[R]:
+        """Run another workflow and wait for its result. RunFailed, RunCanceled as it ends."""
+        return self._child(workflow, args, kwargs, False, workflow.codec.decode_result)
+
+    def start_workflow(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> StepCall[str]:
+        """Start another workflow detached: neither waited for nor canceled along. The result is its run id."""
+        return self._child(workflow, args, kwargs, True, _decode_plain)
+
+    def _child(self, workflow: Workflow[Any, Any], args: Any, kwargs: Any, detached: bool, decode: Any) -> StepCall[Any]:
+        program = self._enter()
+        detail = ChildDetail(workflow.name, None if workflow.given is None else workflow.given.version, detached, _start(workflow))
+        options = program.options_for(None, StepKind.CHILD, None, self._options)
+        name = workflow.name if options is None or options.name is None else options.name
+        codec = workflow.codec
+        return program.ask(StepKind.CHILD, name, decode, codec.encode_call(args, kwargs), options, detail, None, codec.normalize)
+
+    # Time
+
+    def sleep(self, duration: Seconds, *, name: str = "sleep") -> StepCall[None]:
+        """Sleep for seconds or a timedelta; negative is no sleep. InvalidInput: NaN, infinite, over 100 years."""
+        seconds = max(0.0, as_seconds(duration, "sleep()", minimum=float("-inf")))
+        return self._sleep(name, SleepDetail(seconds=seconds))
+
+    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> StepCall[None]:
+        """Sleep until an aware moment; a past one is now. InvalidInput: naive, or over 100 years ahead."""
+        program = self._enter()
+        if not isinstance(moment, datetime) or moment.utcoffset() is None:
+            raise InvalidInput("sleep_until() takes a datetime with a time zone")
+        if (moment - program.now).total_seconds() > MAX_DELAY:
+            raise InvalidInput(f"sleep_until() takes a moment of the next 100 years, not {moment.isoformat()}")
+        return self._sleep(name, SleepDetail(until=moment))
+
+    def _sleep(self, name: str, detail: SleepDetail) -> StepCall[None]:
+        return self._enter().ask(StepKind.SLEEP, check_name(name, "step"), _decode_nothing, detail=detail)
+
+    def now(self) -> datetime:
+        """The time (UTC) of the last outcome handed over; the same on every replay."""
+        return self._enter().now
+
+    # Events
+
+    @overload
+    def await_event(
+        self, event: Event[T], *, id: str | None = None, timeout: Seconds | None = None, name: str | None = None
+    ) -> StepCall[T]: ...
+    @overload
+    def await_event(
+        self, event: Event[T], *, id: str | None = None, timeout: Seconds | None = None, default: D, name: str | None = None
+    ) -> StepCall[T | D]: ...
+    @overload
+    def await_event(
+        self,
+        event: Event[T],
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
+        envelope: Literal[True],
+        name: str | None = None,
+    ) -> StepCall[Envelope[T]]: ...
+    @overload
+    def await_event(
+        self,
+        event: Event[T],
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
+        default: D,
+        envelope: Literal[True],
+        name: str | None = None,
+    ) -> StepCall[Envelope[T] | D]: ...
+    @overload
+    def await_event(
+        self, *, id: str, timeout: Seconds | None = None, default: Any = ..., envelope: bool = ..., name: str | None = None
+    ) -> StepCall[Any]: ...
+    def await_event(
+        self,
+        event: Event[Any] | None = None,
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
+        default: Any = MISSING,
+        envelope: bool = False,
+        name: str | None = None,
+    ) -> StepCall[Any]:
+        """Wait for the next event of a name, or for the one that `create_event` made with this id.
+
+        timeout: seconds or timedelta, then `default` if given, else EventTimeout. EventError when the sender reports one.
+        """
+        program = self._enter()
+        if id is not None:
+            check_name(id, "event id")
+        elif event is None:
+            raise InvalidInput("await_event() takes an event, or id=")
+        if event is not None:
+            _check_event(event)
+        decode_one = _EventDecoder(() if event is None else (event,), envelope)
+        detail = EventDetail(() if id is not None or event is None else (event.name,), id, _timeout(timeout))
+        args = None if id is None else dump({"id": id})
+        shown = check_name(name, "step") if name is not None else "event" if event is None else event.name
+        call = program.ask(StepKind.EVENT, shown, decode_one, args, _sensitive(event), detail)
+        if default is not MISSING:
+            call.on_timeout = lambda: default
+        return call
+
+    def first_event(self, *events: Event[Any], timeout: Seconds | None = None) -> StepCall[tuple[Event[Any], Any]]:
+        """Wait for the first event of several names: (event, value). The others keep what comes later."""
+        program = self._enter()
+        names = tuple(_check_event(event).name for event in events)
+        if not names:
+            raise InvalidInput("first_event() takes at least one event")
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"first_event() was given one event twice: {', '.join(names)}")
+        detail = EventDetail(names, None, _timeout(timeout))
+        sensitive = next((found for event in events if (found := _sensitive(event)) is not None), None)
+        return program.ask(
+            StepKind.EVENT, " | ".join(names)[:MAX_NAME], _EventDecoder(events, False, pairs=True), None, sensitive, detail
+        )
+
+    # Questions
+
+    def ask(
+        self,
+        ask: Ask[T],
+        *,
+        title: str,
+        body: str = "",
+        facts: Mapping[str, Any] | None = None,
+        to: Selector | Iterable[Selector] | None = None,
+        due: Seconds | None = None,
+        timeout: Seconds | None = None,
+        default: T = MISSING,
+        on_timeout: OnTimeout = "raise",
+        sensitive: bool | None = None,
+        name: str | None = None,
+    ) -> StepCall[T]:
+        """Put a question to people.
+
+        body: markdown. facts: shown beside it. to: who may answer; None is everyone who may approve. due: seconds or
+        timedelta until it is overdue, which ends nothing. timeout: until it ends: with `default`, else EventTimeout, or
+        `on_timeout="cancel_run"`. InvalidInput for what does not fit.
+        """
+        program = self._enter()
+        if getattr(ask, "word", None) != "ask":
+            raise InvalidInput(f"ask() takes what ask(name, type) made, not {ask!r}")
+        if not isinstance(title, str) or not title.strip():
+            raise InvalidInput(f"the title of ask {ask.name!r} must say something")
+        if not isinstance(body, str):
+            raise InvalidInput(f"the body of ask {ask.name!r} is markdown text, not {type(body).__name__}")
+        if on_timeout not in ("raise", "cancel_run"):
+            raise InvalidInput(f"on_timeout= takes 'raise' or 'cancel_run', not {on_timeout!r}")
+        if on_timeout == "cancel_run" and default is not MISSING:
+            raise InvalidInput("give default= or on_timeout='cancel_run', not both")
+        seconds = _timeout(timeout)
+        if seconds is None and (default is not MISSING or on_timeout == "cancel_run"):
+            raise InvalidInput("default= and on_timeout= say what a timeout does: give timeout= too")
+        secret = ask.sensitive if sensitive is None else sensitive
+        question: dict[str, Any] = {
+            "title": title,
+            "body": body,
+            "facts": _facts(facts),
+            "to": selectors_to_json(to),
+            "due": None if due is None else as_seconds(due, "due="),
+            "timeout": seconds,
+            "on_timeout": on_timeout,
+            "schema": ask.codec.json_schema(),
+            "sensitive": secret,
+        }
+        if default is not MISSING:
+            question["default"] = ask.codec.encode(default)
+        options = StepOptions(sensitive=True) if secret else None
+        detail = AskDetail(ask.name, question, seconds)
+        shown = ask.name if name is None else check_name(name, "step")
+        call = program.ask(StepKind.ASK, shown, ask.codec.decode, None, options, detail)
+        if default is not MISSING:
+            text = question["default"]
+            call.on_timeout = lambda: ask.codec.decode(text)
+        elif on_timeout == "cancel_run":
+            call.cancels_run = True
+        return call
+
+    # Several at once, in an order that is the same on every replay
+
+    async def wait(
+        self,
+        awaitables: Iterable[Awaitable[T]],
+        *,
+        timeout: Seconds | None = None,
+        return_when: str = asyncio.FIRST_COMPLETED,
+    ) -> tuple[list[asyncio.Future[T]], list[asyncio.Future[T]]]:
+        """As asyncio.wait, but done and pending are lists, in the order given. Coroutines become tasks."""
+        self._enter()
+        futures = [asyncio.ensure_future(item) for item in awaitables]
+        if not futures:
+            raise InvalidInput("wait() takes at least one awaitable")
+        done, _ = await asyncio.wait(futures, timeout=_timeout(timeout), return_when=return_when)
+        return [item for item in futures if item in done], [item for item in futures if item not in done]
+
+    async def as_completed(self, awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[asyncio.Future[T]]:
+        """Futures as they get done, in that order; `await` each for its value or error."""
+        self._enter()
+        queue: asyncio.Queue[asyncio.Future[T]] = asyncio.Queue()
+        futures = [asyncio.ensure_future(item) for item in awaitables]
+        for future in futures:
+            future.add_done_callback(queue.put_nowait)
+        for _ in futures:
+            yield await queue.get()
+
+    # The rest
+
+    @property
+    def run(self) -> RunInfo:
+        return self._program.info
+
+    @property
+    def random(self) -> random.Random:
+        """Seeded by the run: the same draws on every replay, others in every run."""
+        return self._enter().random
+
+    def uuid(self) -> uuid.UUID:
+        return self._enter().uuid()
+
+    def log(self, message: str, *, level: str = "info", **data: Any) -> None:
+        """A line in the run's log, written once."""
+        program = self._enter()
+        if level not in ("debug", "info", "warning", "error", "critical"):
+            raise InvalidInput(f"level= takes debug, info, warning, error or critical, not {level!r}")
+        program.log(level, str(message), cast("dict[str, Any]", _plain(data, "log()")) if data else None)
+
+    def changed(self, marker: str) -> bool:
+        """Whether the run passes this point with the changed code: false for runs that passed it before the change."""
+        return self._enter().changed(check_name(marker, "marker"))
+
+    def with_options(
+        self,
+        *,
+        retry: Retry | bool | None = None,
+        timeout: Seconds | None = None,
+        schedule_to_close: Seconds | None = None,
+        run_at: datetime | None = None,
+        run_after: Seconds | None = None,
+        pool: str | None = None,
+        pool_key: str | None = None,
+        unstable_args: bool | None = None,
+        sensitive: bool | None = None,
+        at_most_once: bool | None = None,
+    ) -> Step:
+        """A Step whose calls have these options; those of a call itself win."""
+        given: dict[str, Any] = {
+            "retry": retry, "timeout": timeout, "schedule_to_close": schedule_to_close, "run_at": run_at, "run_after": run_after,
+            "pool": pool, "pool_key": pool_key, "unstable_args": unstable_args, "sensitive": sensitive, "at_most_once": at_most_once,
+        }  # fmt: skip
+        made = StepOptions.make(**{key: value for key, value in given.items() if value is not None})
+        return Step(self._program, made if self._options is None else self._options.merge(made))
+
+    def __reduce__(self) -> NoReturn:
+        raise StepMisuse("a Step cannot leave its handler: pass values to steps, not the Step")
+
+
+def _refuse(program: CoroutineProgram) -> NoReturn:
+    if program.loop.closed:
+        # Unwinding a handler that is dropped: as if every await were the one that is unwound.
+        raise GeneratorExit("the program is closed")
+    if program.ended:
+        raise StepMisuse("this Step's handler has ended", run=program.info.id)
+    raise StepMisuse(
+        "a Step is valid only in the handler of its own run: not in a step's function, a thread, or another run",
+        run=program.info.id,
+    )
+
+
+class _EventDecoder:
+    """Reads the recorded envelope of an event."""
+
+    __slots__ = ("_envelope", "_events", "_pairs")
+
+    def __init__(self, events: tuple[Event[Any], ...], envelope: bool, pairs: bool = False) -> None:
+        self._events = events
+        self._envelope = envelope
+        self._pairs = pairs
+
+    def __call__(self, text: str | None) -> Any:
+        raw = parse(text or "null")
+        if not isinstance(raw, dict):
+            raise Undecodable("an event was recorded without its envelope")
+        events = self._events
+        event = events[0] if len(events) == 1 else next((item for item in events if item.name == raw["name"]), None)
+        if event is None and events:
+            raise Undecodable(f"event {raw['name']!r} is not one of those awaited")
+        recorded = raw.get("value")
+        value = decode(dump(recorded)) if event is None else event.codec.decode_raw(recorded)
+        if self._pairs:
+            return event, value
+        if not self._envelope:
+            return value
+        sent_at = datetime.fromisoformat(raw["sent_at"])
+        return Envelope(value, raw["name"], raw["id"], raw.get("sender"), raw.get("channel"), sent_at)
+
+
+def _decode_nothing(text: str | None) -> None:
+    return None
+
+
+def _decode_plain(text: str | None) -> Any:
+    return None if text is None else decode(text)
+
+
+def _check_event(event: Event[Any]) -> Event[Any]:
+    if getattr(event, "word", None) != "event":
+        raise InvalidInput(f"an event wait takes what event(name, type) made, not {event!r}")
+    return event
+
+
+def _sensitive(event: Event[Any] | None) -> StepOptions | None:
+    return StepOptions(sensitive=True) if event is not None and event.sensitive else None
+
+
+def _timeout(timeout: Seconds | None) -> float | None:
+    return None if timeout is None else as_seconds(timeout, "timeout=")
+
+
+def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    if facts is None:
+        return {}
+    if not isinstance(facts, Mapping) or not all(isinstance(key, str) for key in facts):
+        raise InvalidInput("facts= takes a mapping by label")
+    return cast("dict[str, Any]", _plain(dict(facts), "facts="))
+
+
+def _plain(value: Any, what: str) -> Any:
+    """For people to read: Decimal, dates, models and the like become JSON."""
+    try:
+        return pydantic_core.to_jsonable_python(_ordered(value), inf_nan_mode="strings", bytes_mode="base64")
+    except (pydantic_core.PydanticSerializationError, ValueError) as error:
+        raise InvalidInput(f"{what} holds something that cannot be shown: {error}") from error
+
+
+def _ordered(value: Any) -> Any:
+    """Sets as sorted lists: their own order differs from process to process."""
+    if isinstance(value, dict):
+        return {key: _ordered(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ordered(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_ordered(item) for item in value), key=repr)
+    return value
+
+
+def _start(workflow: Workflow[Any, Any]) -> dict[str, Any]:
+    """The start options of a child as plain JSON."""
+    given = workflow.given
+    if given is None:
+        return {}
+    refused = [what for what in ("tenant", "requester", "session") if getattr(given, what) is not None]
+    if refused:
+        raise InvalidInput(f"a child run has its parent's {', '.join(refused)}")
+    start: dict[str, Any] = {
+        "run_id": given.run_id,
+        "idempotency_key": given.idempotency_key,
+        "labels": dict(given.labels) or None,
+        "priority": given.priority or None,
+        "retention": None if given.retention is None else given.retention.to_json(),
+        "run_at": None if given.run_at is None else given.run_at.isoformat(),
+        "run_after": given.run_after,
+    }
+    if given.on_complete is not None:
+        start["on_complete"] = {"name": given.on_complete.name, "context": _plain(given.on_complete_context, "on_complete_context=")}
+    return {key: value for key, value in start.items() if value is not None}
