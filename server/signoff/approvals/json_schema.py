@@ -1,0 +1,215 @@
+"""Checks a JSON value against a JSON schema as pydantic writes them.
+
+The answer's own type is the better judge and is asked where the process has it. This one serves processes that have
+not imported the author's code: a command line, a server whose workflows run elsewhere. Keywords it does not know are
+passed, as the specification says; the worker decodes every answer with the type all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import TypeAdapter
+
+from signoff.workflow.errors import FieldError
+
+Loc = tuple[str | int, ...]
+Schema = dict[str, Any] | bool
+
+MAX_DEPTH: Final = 64
+
+
+def check_schema(value: Any, schema: Schema) -> list[FieldError]:
+    """What does not fit, by field, from the outside in; [] when all does."""
+    root = schema if isinstance(schema, dict) else {}
+    return list(_check(value, schema, (), root, 0))
+
+
+def secret_paths(schema: Any) -> bool:
+    """Whether any part of the schema is marked as write-only, as pydantic marks a SecretStr."""
+    if isinstance(schema, dict):
+        return schema.get("writeOnly") is True or any(secret_paths(part) for part in schema.values())
+    return isinstance(schema, list) and any(secret_paths(part) for part in schema)
+
+
+def redact(value: Any, schema: Any, root: Any = None, mask: str = "[redacted]") -> Any:
+    """The value with everything that the schema marks as write-only replaced."""
+    root = schema if root is None else root
+    schema = _resolve(schema, root)
+    if not isinstance(schema, dict) or value is None:
+        return value
+    if schema.get("writeOnly") is True:
+        return mask
+    for key in ("anyOf", "oneOf", "allOf"):
+        for option in schema.get(key, ()):
+            value = redact(value, option, root, mask)
+    if isinstance(value, dict):
+        named, others = schema.get("properties", {}), schema.get("additionalProperties")
+        return {key: redact(item, named.get(key, others), root, mask) for key, item in value.items()}
+    if isinstance(value, list):
+        placed, rest = schema.get("prefixItems", []), schema.get("items")
+        return [redact(item, placed[i] if i < len(placed) else rest, root, mask) for i, item in enumerate(value)]
+    return value
+
+
+def _resolve(schema: Any, root: Any) -> Any:
+    for _ in range(MAX_DEPTH):
+        if not (isinstance(schema, dict) and "$ref" in schema):
+            return schema
+        target: Any = root
+        for part in schema["$ref"].removeprefix("#").strip("/").split("/"):
+            target = target[part.replace("~1", "/").replace("~0", "~")]
+        schema = target
+    return True
+
+
+def _check(value: Any, schema: Schema, loc: Loc, root: dict[str, Any], depth: int) -> Iterator[FieldError]:
+    if depth > MAX_DEPTH:
+        yield FieldError(loc, "is nested too deeply")
+        return
+    schema = _resolve(schema, root)
+    if isinstance(schema, bool):
+        if not schema:
+            yield FieldError(loc, "is not expected here", value)
+        return
+    for option in schema.get("allOf", ()):
+        yield from _check(value, option, loc, root, depth + 1)
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if options:
+        yield from _check_options(value, schema, options, loc, root, depth)
+    if "const" in schema and not _equal(value, schema["const"]):
+        yield FieldError(loc, f"must be {schema['const']!r}", value)
+    if "enum" in schema and not any(_equal(value, item) for item in schema["enum"]):
+        yield FieldError(loc, f"must be one of {', '.join(repr(item) for item in schema['enum'])}", value)
+    types = schema.get("type")
+    if types is not None:
+        types = [types] if isinstance(types, str) else types
+        if not any(_TYPES[name](value) for name in types if name in _TYPES):
+            yield FieldError(loc, f"must be {_spoken(types)}", value)
+            return
+    if isinstance(value, str):
+        yield from _check_text(value, schema, loc)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from _check_number(value, schema, loc)
+    elif isinstance(value, list):
+        yield from _check_list(value, schema, loc, root, depth)
+    elif isinstance(value, dict):
+        yield from _check_object(value, schema, loc, root, depth)
+
+
+def _check_options(
+    value: Any, schema: dict[str, Any], options: list[Schema], loc: Loc, root: dict[str, Any], depth: int
+) -> Iterator[FieldError]:
+    tag = schema.get("discriminator", {}).get("propertyName")
+    if tag is not None and isinstance(value, dict):
+        mapping = schema["discriminator"].get("mapping", {})
+        if value.get(tag) not in mapping:
+            yield FieldError((*loc, tag), f"must be one of {', '.join(map(repr, mapping))}", value.get(tag))
+            return
+        yield from _check(value, {"$ref": mapping[value[tag]]}, loc, root, depth + 1)
+        return
+    found = [list(_check(value, option, loc, root, depth + 1)) for option in options]
+    if not all(found):
+        return
+    # The option that came furthest speaks: for `Model | None`, the model's own fields and not "must be null".
+    yield from max(found, key=lambda errors: max(len(error.loc) for error in errors))
+
+
+def _check_text(value: str, schema: dict[str, Any], loc: Loc) -> Iterator[FieldError]:
+    if len(value) < schema.get("minLength", 0):
+        yield FieldError(loc, f"must have at least {schema['minLength']} characters", value)
+    if len(value) > schema.get("maxLength", math.inf):
+        yield FieldError(loc, f"must have at most {schema['maxLength']} characters", value)
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield FieldError(loc, f"must match the pattern {schema['pattern']}", value)
+    parse = _FORMATS.get(schema.get("format", ""))
+    if parse is not None:
+        try:
+            parse(value)
+        except ValueError:
+            yield FieldError(loc, f"must be a {schema['format']}", value)
+
+
+def _check_number(value: float, schema: dict[str, Any], loc: Loc) -> Iterator[FieldError]:
+    for key, fails, words in _BOUNDS:
+        if key in schema and fails(value, schema[key]):
+            yield FieldError(loc, f"must be {words} {schema[key]}", value)
+    step = schema.get("multipleOf")
+    if step and not math.isclose(value / step, round(value / step), abs_tol=1e-9):
+        yield FieldError(loc, f"must be a multiple of {step}", value)
+
+
+def _check_list(
+    value: list[Any], schema: dict[str, Any], loc: Loc, root: dict[str, Any], depth: int
+) -> Iterator[FieldError]:
+    if len(value) < schema.get("minItems", 0):
+        yield FieldError(loc, f"must have at least {schema['minItems']} items")
+    if len(value) > schema.get("maxItems", math.inf):
+        yield FieldError(loc, f"must have at most {schema['maxItems']} items")
+    if schema.get("uniqueItems") and any(_equal(item, other) for i, item in enumerate(value) for other in value[:i]):
+        yield FieldError(loc, "must not hold an item twice")
+    placed, rest = schema.get("prefixItems", []), schema.get("items", True)
+    for i, item in enumerate(value):
+        yield from _check(item, placed[i] if i < len(placed) else rest, (*loc, i), root, depth + 1)
+
+
+def _check_object(
+    value: dict[str, Any], schema: dict[str, Any], loc: Loc, root: dict[str, Any], depth: int
+) -> Iterator[FieldError]:
+    named, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for key in schema.get("required", ()):
+        if key not in value:
+            yield FieldError((*loc, key), "is required")
+    for key, item in value.items():
+        yield from _check(item, named.get(key, others), (*loc, key), root, depth + 1)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    # JSON's true is not its 1.
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _spoken(types: list[str]) -> str:
+    return " or ".join(_WORDS.get(name, name) for name in types)
+
+
+def _is_integer(value: Any) -> bool:
+    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
+
+
+_TYPES: Final[dict[str, Callable[[Any], bool]]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": _is_integer,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+_WORDS: Final = {
+    "null": "empty",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "array": "a list",
+    "object": "an object",
+}
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool], str], ...]] = (
+    ("minimum", lambda value, bound: value < bound, "at least"),
+    ("maximum", lambda value, bound: value > bound, "at most"),
+    ("exclusiveMinimum", lambda value, bound: value <= bound, "more than"),
+    ("exclusiveMaximum", lambda value, bound: value >= bound, "less than"),
+)
+_FORMATS: Final[dict[str, Callable[[str], object]]] = {
+    "date": TypeAdapter(date).validate_python,
+    "date-time": TypeAdapter(datetime).validate_python,
+    "time": TypeAdapter(time).validate_python,
+    "duration": TypeAdapter(timedelta).validate_python,
+    "uuid": UUID,
+}

@@ -1,0 +1,86 @@
+"""What the engine calls when an ask step opens or closes: writes and closes approvals in the same transaction."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from signoff.approvals import ledger
+from signoff.people.canonical import canonical, content_hash
+from signoff.replay.messages import AskDetail
+from signoff.store.tables import Approval, Run
+from signoff.store.tx import Tx
+
+A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+R = Run.__table__  # type: ignore[attr-defined]
+
+# What a decider is told when a question is closed under them.
+REASONS: Final = {
+    "expired": "its deadline passed",
+    "canceled": "the run stopped waiting for it",
+    "retired": "the run was restarted from before it",
+    "run_over": "the run is over",
+}
+
+
+class ApprovalQuestions:
+    """The engine's `QuestionHandler`."""
+
+    def open(self, tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> None:
+        """Write the approval of an ask step. A key that the question does not have takes its plain default."""
+        question = detail.question
+        to = question.get("to") or []
+        facts, schema = question.get("facts") or {}, question.get("schema") or {}
+        title, body = str(question.get("title") or detail.ask), question.get("body") or None
+        due = question.get("due")
+        tx.conn.execute(
+            sa.insert(A).values(
+                tenant_id=run.tenant_id,
+                public_id=f"ap_{secrets.token_hex(8)}",
+                run_id=run.id,
+                step_no=step_no,
+                ask=detail.ask,
+                state="open",
+                title=title,
+                body=body,
+                facts=json.dumps(facts),
+                schema=json.dumps(schema),
+                to=canonical(to if isinstance(to, list) else [to]),
+                revision=1,
+                content_hash=question_hash(detail.ask, title, body, facts, schema),
+                requester=run.requester,
+                due_at=None if due is None else at + timedelta(seconds=due),
+                timeout_at=None if detail.timeout is None else at + timedelta(seconds=detail.timeout),
+                created_at=at,
+                sensitive=bool(question.get("sensitive")),
+            )
+        )
+        tx.notify("approvals", run.tenant_id)
+
+    def close(self, tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
+        """Close what is still open of these steps' approvals, each with its row in the ledger."""
+        state = "expired" if reason == "expired" else "closed"
+        closed = tx.conn.execute(
+            sa.update(A)
+            .where(A.c.run_id == run_id, A.c.step_no.in_(step_nos), A.c.state == "open")
+            .values(state=state, closed_at=at, closed_reason=reason)
+            .returning(A.c.tenant_id, A.c.public_id, A.c.ask, A.c.title, A.c.content_hash)
+        ).all()
+        if not closed:
+            return
+        run = tx.conn.execute(sa.select(R.c.public_id).where(R.c.id == run_id)).scalar_one()
+        for approval in closed:
+            content = {"ask": approval.ask, "title": approval.title, "shown": approval.content_hash, "reason": reason}
+            ids = {"tenant_id": approval.tenant_id, "run": run, "approval": approval.public_id}
+            ledger.append(tx, kind=state, content=content, **ids)
+        tx.notify("approvals", closed[0].tenant_id)
+
+
+def question_hash(ask: str, title: str, body: str | None, facts: Any, schema: Any) -> str:
+    """SHA-256 of exactly what is shown: what a decision is bound to, and what tells whether a question is the same."""
+    return content_hash({"ask": ask, "title": title, "body": body, "facts": facts, "schema": schema})

@@ -1,0 +1,260 @@
+"""What pages and API see of approvals: projections for one person, never rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from signoff.approvals.body import render_body
+from signoff.approvals.decide import D, check
+from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.approvals.questions import REASONS, A
+from signoff.engine.outcomes import R, Row
+from signoff.people.chain import LEDGER
+from signoff.people.permissions import require
+from signoff.people.users import U
+from signoff.store.scope import Scope
+from signoff.store.tables import Definition
+from signoff.store.tx import Tx
+from signoff.store.types import from_micros, to_micros
+from signoff.workflow.errors import InvalidInput, NotFound, Refused
+
+DEF = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+
+_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why the person who looks may not answer: a fixed word and a sentence."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionView:
+    """An answer. `answer` is as it was given, with secrets redacted; `ledger_id` is the number on the receipt."""
+
+    person: str
+    name: str
+    at: datetime
+    via: str
+    answer: Any
+    comment: str | None
+    revision: int
+    ledger_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """A question with all that a person needs to answer it. `why_not` is None when they may."""
+
+    id: str
+    run: str
+    workflow: str
+    step_no: int
+    ask: str
+    title: str
+    body_html: str  # sanitised
+    facts: dict[str, Any]
+    schema: dict[str, Any]
+    sensitive: bool
+    to: list[dict[str, str]]
+    who: str  # "anyone in finance or ana@example.org"
+    requester: str | None
+    state: str  # open, decided, expired, closed
+    created_at: datetime
+    due_at: datetime | None
+    timeout_at: datetime | None
+    closed_at: datetime | None
+    closed_because: str | None
+    revision: int
+    content_hash: str
+    decision: DecisionView | None
+    why_not: Why | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApproval:
+    """A line of the list of open questions."""
+
+    id: str
+    run: str
+    workflow: str
+    ask: str
+    title: str
+    requester: str | None
+    who: str
+    created_at: datetime
+    due_at: datetime | None
+    timeout_at: datetime | None
+    revision: int
+    mine: bool  # put to the person who looks
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPage:
+    """Open questions, those due first before the others, then the oldest. `after` leads to the next page."""
+
+    rows: list[OpenApproval]
+    after: str | None
+
+
+def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
+    """One approval by its public id. `NotFound` for an unknown one and for another tenant's."""
+    require(scope, "approval.view")
+    found = _select(tx, scope, A.c.public_id == approval)
+    if not found:
+        raise NotFound(f"There is no approval {approval}", approval=approval)
+    return _view(tx, scope, found[0])
+
+
+def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
+    """All approvals of a run (a public id) in the order in which they were asked for."""
+    require(scope, "approval.view")
+    known = sa.select(R.c.id).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)
+    run_id = tx.conn.execute(known).scalar()
+    if run_id is None:
+        raise NotFound(f"There is no run {run}", run=run)
+    return [_view(tx, scope, row) for row in _select(tx, scope, A.c.run_id == run_id)]
+
+
+def open_approvals(tx: Tx, scope: Scope, *, mine: bool = False, after: str | None = None, limit: int = 50) -> OpenPage:
+    """Open questions of the tenant; `mine`: only those that the scope's person may answer."""
+    require(scope, "approval.view")
+    due = sa.func.coalesce(A.c.due_at, sa.literal(_NEVER, A.c.due_at.type), type_=A.c.due_at.type)
+    query = sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow")).where(*_open(tx, scope))
+    query = query.join(R, R.c.id == A.c.run_id).join(DEF, DEF.c.id == R.c.definition_id)
+    if mine:
+        query = query.where(A.c.to.in_(_put_to(tx, scope)))
+    if after is not None:
+        moment, last = _cursor(after)
+        query = query.where(sa.or_(due > moment, sa.and_(due == moment, A.c.id > last)))
+    found = tx.conn.execute(query.order_by(due, A.c.id).limit(limit + 1)).all()
+    rows = [_line(scope, row) for row in found[:limit]]
+    last_row = found[limit - 1] if len(found) > limit else None
+    return OpenPage(rows, None if last_row is None else f"{to_micros(last_row.due_at or _NEVER)}-{last_row.id}")
+
+
+def count_open(tx: Tx, scope: Scope, *, mine: bool = True) -> int:
+    """How many rows `open_approvals` has in all: the number on the badge."""
+    require(scope, "approval.view")
+    query = sa.select(sa.func.count()).select_from(A).where(*_open(tx, scope))
+    if mine:
+        query = query.where(A.c.to.in_(_put_to(tx, scope)))
+    return int(tx.conn.execute(query).scalar_one())
+
+
+def _open(tx: Tx, scope: Scope) -> tuple[sa.ColumnElement[bool], ...]:
+    # A deadline that passed is not open any more, whoever records it and when.
+    in_time = sa.or_(A.c.timeout_at.is_(None), A.c.timeout_at > tx.now)
+    return A.c.tenant_id == scope.tenant_id, A.c.state == "open", in_time
+
+
+def _put_to(tx: Tx, scope: Scope) -> list[str]:
+    """Those of the `to` texts among open questions that mean the scope's person. Many questions share few of them."""
+    person = scope.person
+    if person is None or not person.role_at_least("approver"):
+        return []
+    texts = tx.conn.execute(sa.select(A.c.to).where(*_open(tx, scope)).distinct()).scalars()
+    return [text for text in texts if is_eligible(person, selectors(text))]
+
+
+def _cursor(after: str) -> tuple[datetime, int]:
+    try:
+        micros, last = after.split("-")
+        return from_micros(int(micros)), int(last)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{after!r} leads to no page") from error
+
+
+def _line(scope: Scope, row: Row) -> OpenApproval:
+    to, person = selectors(row.to), scope.person
+    mine = person is not None and person.role_at_least("approver") and is_eligible(person, to)
+    return OpenApproval(
+        id=row.public_id,
+        run=row.run,
+        workflow=row.workflow,
+        ask=row.ask,
+        title=row.title,
+        requester=row.requester,
+        who=who_may_answer(to),
+        created_at=row.created_at,
+        due_at=row.due_at,
+        timeout_at=row.timeout_at,
+        revision=row.revision,
+        mine=mine,
+    )
+
+
+def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:
+    query = (
+        sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow"))
+        .join(R, R.c.id == A.c.run_id)
+        .join(DEF, DEF.c.id == R.c.definition_id)
+        .where(A.c.tenant_id == scope.tenant_id, which)
+        .order_by(A.c.id)
+    )
+    return list(tx.conn.execute(query))
+
+
+def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
+    state = row.state
+    if state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now:
+        state = "expired"
+    return ApprovalView(
+        id=row.public_id,
+        run=row.run,
+        workflow=row.workflow,
+        step_no=row.step_no,
+        ask=row.ask,
+        title=row.title,
+        body_html=render_body(row.body),
+        facts=json.loads(row.facts),
+        schema=json.loads(row.schema),
+        sensitive=row.sensitive,
+        to=json.loads(row.to),
+        who=who_may_answer(selectors(row.to)),
+        requester=row.requester,
+        state=state,
+        created_at=row.created_at,
+        due_at=row.due_at,
+        timeout_at=row.timeout_at,
+        closed_at=row.closed_at,
+        closed_because=REASONS.get("expired" if state == "expired" else row.closed_reason or ""),
+        revision=row.revision,
+        content_hash=row.content_hash,
+        decision=_decision(tx, row),
+        why_not=_why_not(tx, scope, row),
+    )
+
+
+def _decision(tx: Tx, approval: Row) -> DecisionView | None:
+    query = (
+        sa.select(D.c.person, U.c.name, D.c.at, D.c.via, LEDGER.c.content, D.c.comment, D.c.revision, D.c.ledger_id)
+        .join(LEDGER, LEDGER.c.id == D.c.ledger_id)
+        .outerjoin(U, U.c.email == D.c.person)
+        .where(D.c.approval_id == approval.id)
+    )
+    row = tx.conn.execute(query).first()
+    if row is None:
+        return None
+    # The ledger has the answer as it was given and without its secrets; the decision has it as the run gets it.
+    answer = json.loads(row.content)["answer"]
+    return DecisionView(
+        row.person, row.name or row.person, row.at, row.via, answer, row.comment, row.revision, row.ledger_id
+    )
+
+
+def _why_not(tx: Tx, scope: Scope, approval: Row) -> Why | None:
+    run = tx.conn.execute(sa.select(R).where(R.c.id == approval.run_id)).one()
+    try:
+        check(tx, scope, run, approval)
+    except Refused as refusal:
+        return Why(refusal.reason, str(refusal))
+    return None

@@ -1,0 +1,40 @@
+"""What the commands about people share: one use-case on the database, and whose name stands in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from signoff.cli.failures import CommandFailed, Exit
+from signoff.people.links import SETUP_PATH
+from signoff.people.tenants import tenant_id
+from signoff.store.errors import StoreError
+from signoff.store.scope import Scope
+from signoff.store.store import Store
+from signoff.store.tx import Tx
+from signoff.workflow.errors import SignoffError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def run_use_case(
+    database: str, tenant: str, use_case: Callable[Concatenate[Tx, Scope, P], R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Run a use-case in one transaction. Who can open the database may do anything in it, so no person is asked for."""
+
+    def inside(tx: Tx) -> R:
+        return use_case(tx, Scope(tenant_id(tx, tenant)), *args, **kwargs)
+
+    try:
+        async with await Store.open(database) as store:
+            return await store.write(inside)
+    except StoreError as error:
+        raise CommandFailed(str(error), Exit.DATABASE) from error
+    except SignoffError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def link_address(url: str, secret: str) -> str:
+    """Where a person opens a one-time link."""
+    return f"{url.rstrip('/')}{SETUP_PATH}{secret}"

@@ -1,0 +1,72 @@
+"""The audit log: what was done and what was refused, by whom and through which door. Append-only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from signoff.people.canonical import canonical, content_hash
+from signoff.people.permissions import require
+from signoff.store.scope import Scope
+from signoff.store.tables import AuditRow
+from signoff.store.tx import Tx
+
+A = AuditRow.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+
+# What the content hash of a row covers; `id` and the seal come after it.
+HASHED: Final = ("tenant_id", "at", "actor", "via", "action", "target", "allowed", "reason", "detail")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    id: int
+    at: datetime
+    actor: str | None
+    via: str | None
+    action: str
+    target: str | None
+    allowed: bool
+    reason: str | None
+    detail: str | None
+
+
+def audit(
+    tx: Tx,
+    scope: Scope,
+    action: str,
+    target: str | None = None,
+    *,
+    allowed: bool = True,
+    reason: str | None = None,
+    via: str | None = None,
+    detail: dict[str, Any] | None = None,
+) -> None:
+    """Append one row. `reason` is the code of a refusal; `detail` must hold no secrets and no answers."""
+    row = {
+        "tenant_id": scope.tenant_id,
+        "at": tx.now,
+        "actor": scope.person.actor if scope.person else None,
+        "via": via,
+        "action": action,
+        "target": target,
+        "allowed": allowed,
+        "reason": reason,
+        "detail": None if detail is None else canonical(detail),
+    }
+    tx.conn.execute(sa.insert(A).values(**row, content_hash=content_hash(row)))
+
+
+def audit_page(
+    tx: Tx, scope: Scope, *, before: int | None = None, limit: int = 50, refused_only: bool = False
+) -> list[AuditView]:
+    """The newest rows first; `before` is the id to go on from. Needs `audit.view`."""
+    require(scope, "audit.view")
+    query = sa.select(*(A.c[name] for name in AuditView.__slots__)).where(A.c.tenant_id == scope.tenant_id)
+    if before is not None:
+        query = query.where(A.c.id < before)
+    if refused_only:
+        query = query.where(A.c.allowed.is_(False))
+    return [AuditView(*row) for row in tx.conn.execute(query.order_by(A.c.id.desc()).limit(limit))]

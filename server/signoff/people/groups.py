@@ -1,0 +1,89 @@
+"""Groups of a tenant: a name for some of its members, which questions are put to. Membership is read live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from signoff.people.audit import audit
+from signoff.people.permissions import require
+from signoff.people.users import GM, G, M, U, clean_email
+from signoff.store.scope import Scope
+from signoff.store.tx import Tx
+from signoff.workflow.errors import FieldError, InvalidInput, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    name: str
+    members: tuple[str, ...]  # addresses
+
+
+def clean_group(name: str) -> str:
+    """A group's name: 1 to 256 characters without control characters."""
+    name = name.strip()
+    if not 1 <= len(name) <= 256 or not name.isprintable():
+        message = "A group's name has 1 to 256 characters and no control characters"
+        raise InvalidInput(message, fields=[FieldError(("group",), message)])
+    return name
+
+
+def add_to_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
+    """Make a member of the tenant a member of the group, which is made where it does not exist. Idempotent."""
+    require(scope, "people.manage")
+    group, user_id = clean_group(group), _user_id(tx, scope, email)
+    group_id = _group_id(tx, scope, group)
+    if group_id is None:
+        group_id = tx.conn.execute(
+            sa.insert(G).values(tenant_id=scope.tenant_id, name=group).returning(G.c.id)
+        ).scalar_one()
+    if tx.conn.execute(sa.select(GM.c.user_id).where(GM.c.group_id == group_id, GM.c.user_id == user_id)).first():
+        return
+    tx.conn.execute(sa.insert(GM).values(group_id=group_id, user_id=user_id))
+    audit(tx, scope, "group.add", group, detail={"user": clean_email(email)})
+    tx.notify("approvals", scope.tenant_id)
+
+
+def remove_from_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
+    """Take a member out of a group. `NotFound` when they are not in it. An empty group stays."""
+    require(scope, "people.manage")
+    group_id, user_id = _group_id(tx, scope, group), _user_id(tx, scope, email)
+    gone = tx.conn.execute(sa.delete(GM).where(GM.c.group_id == group_id, GM.c.user_id == user_id))
+    if group_id is None or not gone.rowcount:
+        raise NotFound(f"{email} is not in a group {group!r}", user=email, group=group)
+    audit(tx, scope, "group.remove", group, detail={"user": clean_email(email)})
+    tx.notify("approvals", scope.tenant_id)
+
+
+def list_groups(tx: Tx, scope: Scope) -> list[GroupView]:
+    """All groups of the tenant with the addresses of their members."""
+    require(scope, "people.view")
+    query = (
+        sa.select(G.c.name, U.c.email)
+        .outerjoin(GM, GM.c.group_id == G.c.id)
+        .outerjoin(U, U.c.id == GM.c.user_id)
+        .where(G.c.tenant_id == scope.tenant_id)
+        .order_by(G.c.name, U.c.email)
+    )
+    members: dict[str, list[str]] = {}
+    for name, email in tx.conn.execute(query):
+        members.setdefault(name, []).extend([email] if email else [])
+    return [GroupView(name, tuple(emails)) for name, emails in members.items()]
+
+
+def _group_id(tx: Tx, scope: Scope, group: str) -> int | None:
+    query = sa.select(G.c.id).where(G.c.tenant_id == scope.tenant_id, G.c.name == group)
+    return tx.conn.execute(query).scalar()
+
+
+def _user_id(tx: Tx, scope: Scope, email: str) -> int:
+    query = (
+        sa.select(U.c.id)
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == scope.tenant_id, U.c.email == clean_email(email))
+    )
+    found = tx.conn.execute(query).scalar()
+    if found is None:
+        raise NotFound(f"There is no user {email} here", user=email)
+    return int(found)

@@ -1,0 +1,146 @@
+"""The ways in: a password, a session's cookie, a one-time link. Asynchronous, because argon2 works in threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from signoff.people import limits, links, sessions
+from signoff.people.audit import audit
+from signoff.people.passwords import hash_password_async, needs_rehash, verify_password_async
+from signoff.people.sessions import SessionView
+from signoff.people.tenants import ensure_tenant
+from signoff.people.users import M, U, clean_email, find_person, store_password
+from signoff.store.scope import Person, Scope
+from signoff.store.store import Store
+from signoff.store.tx import Tx
+from signoff.workflow.errors import InvalidInput, NotFound, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever is behind a cookie: the session, and what its person may do now. `secret` is set if the cookie is new."""
+
+    session: SessionView
+    scope: Scope
+    secret: str | None = None
+
+
+async def sign_in(
+    store: Store, email: str, password: str, *, address: str, tenant_id: int | None = None, old: str | None = None
+) -> Visitor:
+    """Check a password and open a session; `old` is the cookie that came along, whose session ends.
+
+    `Refused` with reason `bad_credentials` does not say what was wrong, and `too_many_attempts` comes before any check.
+    `address` is the client's network address, as far as it can be trusted.
+    """
+    try:
+        email = clean_email(email)
+    except InvalidInput:
+        email = ""
+    try:
+        if (seconds := await store.write(limits.take_attempt, email, address)) is not None:
+            raise limits.TooManyAttempts(seconds)
+        stored, user_id = await store.read(_credentials, email)
+        if not await verify_password_async(stored, password) or user_id is None or stored is None:
+            raise Refused("bad_credentials", "The e-mail address or the password is wrong")
+        fresh = await hash_password_async(password) if needs_rehash(stored) else None
+        return await store.write(_enter, user_id, stored, fresh, email, address, tenant_id, old)
+    except Refused as refusal:
+        await store.write(_record_refusal, email, address, refusal.reason, tenant_id)
+        raise
+
+
+async def visitor(store: Store, secret: str) -> Visitor | None:
+    """Who is behind a cookie now, or None. A role that changed gives the session a new id."""
+    found = await store.read(_look, secret)
+    if found is None:
+        return None
+    if found.scope.person is not None and found.session.role != found.scope.person.role:
+        rotated = await store.write(sessions.rotate_session, secret, role=found.scope.person.role)
+        return None if rotated is None else Visitor(rotated[1], found.scope, rotated[0])
+    if store.clock.now() - found.session.seen_at >= sessions.TOUCH_AFTER:
+        await store.write(sessions.touch_session, found.session.key)
+    return found
+
+
+async def set_up(store: Store, link: str, password: str, *, email: str | None = None, name: str = "") -> Person:
+    """Use a one-time link: make the first admin (needs `email`), or set the password of the account that it names."""
+    await store.read(links.find_link, link)  # before argon2, so that a wrong link costs no work
+    return await store.write(_set_up, link, await hash_password_async(password), email, name)
+
+
+def _credentials(tx: Tx, email: str) -> tuple[str | None, int | None]:
+    row = tx.conn.execute(sa.select(U.c.id, U.c.password_hash).where(U.c.email == email, U.c.active)).first()
+    return (None, None) if row is None else (row.password_hash, row.id)
+
+
+def _enter(
+    tx: Tx,
+    user_id: int,
+    stored: str,
+    fresh: str | None,
+    email: str,
+    address: str,
+    tenant_id: int | None,
+    old: str | None,
+) -> Visitor:
+    # The password may have changed, or the account ended, while argon2 was at work.
+    query = sa.select(U.c.password_hash).where(U.c.id == user_id, U.c.active)
+    user = tx.conn.execute(tx.dialect.lock(query)).first()
+    if user is None or user.password_hash != stored:
+        raise Refused("bad_credentials", "The e-mail address or the password is wrong")
+    tenants = sa.select(M.c.tenant_id).where(M.c.user_id == user_id).order_by(M.c.tenant_id)
+    if tenant_id is not None:
+        tenants = tenants.where(M.c.tenant_id == tenant_id)
+    tenant = tx.conn.execute(tenants.limit(1)).scalar()
+    person = None if tenant is None else find_person(tx, tenant, user_id=user_id)
+    if tenant is None or person is None:
+        raise Refused("not_member", "This account belongs to no tenant any more; ask an admin to add it")
+    if fresh is not None:
+        tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(password_hash=fresh))
+    if old is not None:
+        sessions.end_session(tx, old)
+    limits.clear_attempts(tx, email, address)
+    secret, session = sessions.open_session(tx, user_id=user_id, tenant_id=tenant, role=person.role)
+    scope = Scope(tenant, person)
+    audit(tx, scope, "sign_in", person.email, via="page")
+    return Visitor(session, scope, secret)
+
+
+def _record_refusal(tx: Tx, email: str, address: str, reason: str, tenant_id: int | None) -> None:
+    # Before sign-in there is no tenant but the one asked for; what strangers try is kept with the first.
+    scope = Scope(tenant_id or ensure_tenant(tx), None)
+    audit(tx, scope, "sign_in", email[:254], allowed=False, reason=reason, via="page", detail={"address": address})
+
+
+def _look(tx: Tx, secret: str) -> Visitor | None:
+    session = sessions.find_session(tx, secret)
+    if session is None or session.user_id is None or session.tenant_id is None:
+        return None
+    person = find_person(tx, session.tenant_id, user_id=session.user_id)
+    return None if person is None else Visitor(session, Scope(session.tenant_id, person))
+
+
+def _set_up(tx: Tx, secret: str, password_hash: str, email: str | None, name: str) -> Person:
+    link = links.use_link(tx, secret)
+    user_id = link.user_id
+    if user_id is None:
+        address = clean_email(email or "")
+        # An account without a membership could be someone's of another tenant: a set-up link takes none of those over.
+        if tx.conn.execute(sa.select(U.c.id).where(U.c.email == address)).first():
+            raise Refused(
+                "not_member", f"{address} has an account already; `signoff users set-role` can make it an admin"
+            )
+        values = {"email": address, "name": name.strip(), "active": True, "created_at": tx.now}
+        user_id = int(tx.conn.execute(sa.insert(U).values(**values).returning(U.c.id)).scalar_one())
+        tx.conn.execute(sa.insert(M).values(tenant_id=link.tenant_id, user_id=user_id, role="admin"))
+    elif name.strip():
+        tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(name=name.strip()))
+    store_password(tx, user_id, password_hash)
+    person = find_person(tx, link.tenant_id, user_id=user_id)
+    if person is None:
+        raise NotFound("The account of this link is not active any more")
+    audit(tx, Scope(link.tenant_id, person), "set_up", person.email, via="link", detail={"purpose": link.purpose})
+    return person

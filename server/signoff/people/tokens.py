@@ -1,0 +1,104 @@
+"""Bearer tokens of programs: shown once, stored as hashes, with a role, an expiry and, if wished, a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+
+from signoff.people.audit import audit
+from signoff.people.permissions import require
+from signoff.people.secret_text import digest, new_secret
+from signoff.people.users import clean_email, clean_role, find_person
+from signoff.store.scope import ROLES, Person, Scope
+from signoff.store.tables import Token
+from signoff.store.tx import Tx
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
+
+T = Token.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+
+PREFIX: Final = "signoff_"  # lets secret scanners know what they found
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    id: int
+    name: str
+    role: str
+    user_id: int | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+def create_token(
+    tx: Tx, scope: Scope, name: str, *, role: str, email: str | None = None, lifetime: timedelta | None = None
+) -> str:
+    """Make a token and return its secret, which cannot be shown again.
+
+    With `email` it acts as that person, never above the role that they hold at the time of a call. Names of tokens that
+    can still be used are unique. Nobody gives out a role above their own.
+    """
+    require(scope, "token.manage")
+    name, role = name.strip(), clean_role(role)
+    if not 1 <= len(name) <= 256 or not name.isprintable():
+        message = "A token's name has 1 to 256 characters and no control characters"
+        raise InvalidInput(message, fields=[FieldError(("name",), message)])
+    if scope.person is not None and not scope.person.role_at_least(role):
+        raise Refused("role", f"A token may not be {role}: you are {scope.person.role}", needs=role)
+    person = None
+    if email is not None and (person := find_person(tx, scope.tenant_id, email=clean_email(email))) is None:
+        raise NotFound(f"There is no user {email} here", user=email)
+    taken = sa.select(T.c.id).where(T.c.tenant_id == scope.tenant_id, T.c.name == name, T.c.revoked_at.is_(None))
+    if tx.conn.execute(taken.where(sa.or_(T.c.expires_at.is_(None), T.c.expires_at > tx.now))).first():
+        raise Conflict(f"There is a token {name!r} already; revoke it or take another name", token=name)
+    secret = new_secret(PREFIX)
+    tx.conn.execute(
+        sa.insert(T).values(
+            tenant_id=scope.tenant_id,
+            name=name,
+            hash=digest(secret),
+            role=role,
+            user_id=person.user_id if person else None,
+            created_at=tx.now,
+            expires_at=tx.now + lifetime if lifetime else None,
+        )
+    )
+    audit(tx, scope, "token.create", name, detail={"role": role, "as": person.email if person else None})
+    return secret
+
+
+def list_tokens(tx: Tx, scope: Scope) -> list[TokenView]:
+    """All tokens of the tenant, ended ones too, the newest first."""
+    require(scope, "token.manage")
+    columns = [T.c[name] for name in TokenView.__slots__]
+    query = sa.select(*columns).where(T.c.tenant_id == scope.tenant_id).order_by(T.c.id.desc())
+    return [TokenView(*row) for row in tx.conn.execute(query)]
+
+
+def revoke_token(tx: Tx, scope: Scope, name: str) -> None:
+    """End every token of this name at once. `NotFound` when none is left to revoke."""
+    require(scope, "token.manage")
+    query = sa.update(T).where(T.c.tenant_id == scope.tenant_id, T.c.name == name, T.c.revoked_at.is_(None))
+    if not tx.conn.execute(query.values(revoked_at=tx.now)).rowcount:
+        raise NotFound(f"There is no token {name!r} that could be revoked", token=name)
+    audit(tx, scope, "token.revoke", name)
+
+
+def scope_for_token(tx: Tx, secret: str) -> Scope | None:
+    """What a bearer token may do now; None for an unknown, revoked or expired one, or when its person has gone.
+
+    The lookup is by hash: how long it takes tells nothing of the secret.
+    """
+    row = tx.conn.execute(sa.select(T).where(T.c.hash == digest(secret))).first()
+    if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= tx.now):
+        return None
+    if row.user_id is None:
+        return Scope(row.tenant_id, Person(f"token:{row.name}", row.name, row.role, None, frozenset()))
+    person = find_person(tx, row.tenant_id, user_id=row.user_id)
+    if person is None:
+        return None
+    role = min(row.role, person.role, key=ROLES.index)
+    return Scope(row.tenant_id, Person(person.email, person.name, role, person.user_id, person.groups))

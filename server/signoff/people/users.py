@@ -1,0 +1,226 @@
+"""Users and their roles in a tenant. An account is one for all tenants; a membership gives it a role in one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from signoff.people import links, sessions
+from signoff.people.audit import audit
+from signoff.people.permissions import require
+from signoff.store.scope import ROLES, Person, Scope
+from signoff.store.tables import Group, GroupMember, Membership, User
+from signoff.store.tx import Tx
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
+
+U = User.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+M = Membership.__table__  # type: ignore[attr-defined]
+G = Group.__table__  # type: ignore[attr-defined]
+GM = GroupMember.__table__  # type: ignore[attr-defined]
+
+_EMAIL: Final = re.compile(r"[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    id: int
+    email: str
+    name: str
+    role: str
+    active: bool
+    has_password: bool
+    groups: tuple[str, ...]
+
+
+def clean_email(email: str) -> str:
+    """The one spelling of an address that is stored and compared: without spaces around it, in lower case."""
+    cleaned = email.strip().lower()
+    if len(cleaned) > 254 or not _EMAIL.fullmatch(cleaned):
+        message = f"{email!r} is not an e-mail address"
+        raise InvalidInput(message, fields=[FieldError(("email",), message)])
+    return cleaned
+
+
+def clean_role(role: str) -> str:
+    if role not in ROLES:
+        message = f"{role!r} is not a role; roles are {', '.join(ROLES)}"
+        raise InvalidInput(message, fields=[FieldError(("role",), message)])
+    return role
+
+
+def add_user(
+    tx: Tx, scope: Scope, email: str, *, name: str = "", role: str = "approver", password_hash: str | None = None
+) -> int:
+    """Make an account (or take the one with this address) a member of the tenant and return its id.
+
+    An account that exists keeps its name and password: an admin of one tenant does not change another's people.
+    """
+    require(scope, "people.manage")
+    email, role = clean_email(email), clean_role(role)
+    user_id = tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).scalar()
+    if user_id is None:
+        values = {"email": email, "name": name.strip(), "password_hash": password_hash, "active": True}
+        user_id = tx.conn.execute(sa.insert(U).values(**values, created_at=tx.now).returning(U.c.id)).scalar_one()
+    elif tx.conn.execute(sa.select(M.c.role).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user_id)).first():
+        raise Conflict(f"{email} is already a user here", user=email)
+    tx.conn.execute(sa.insert(M).values(tenant_id=scope.tenant_id, user_id=user_id, role=role))
+    audit(tx, scope, "user.add", email, detail={"role": role})
+    return int(user_id)
+
+
+def set_role(tx: Tx, scope: Scope, email: str, role: str) -> None:
+    """Change a member's role. The last active admin keeps theirs (`Conflict`)."""
+    require(scope, "people.manage")
+    user, role = _member(tx, scope, email), clean_role(role)
+    if user.role == "admin" and role != "admin":
+        _keep_an_admin(tx, scope, user.id)
+    tx.conn.execute(sa.update(M).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user.id).values(role=role))
+    audit(tx, scope, "user.set_role", user.email, detail={"from": user.role, "to": role})
+    _tell(tx, scope)
+
+
+def set_password(tx: Tx, scope: Scope, email: str, password_hash: str) -> None:
+    """Give a member a new password; every session of theirs ends."""
+    require(scope, "people.manage")
+    user = _member(tx, scope, email)
+    _only_ours(tx, scope, user)
+    store_password(tx, user.id, password_hash)
+    audit(tx, scope, "user.set_password", user.email)
+
+
+def store_password(tx: Tx, user_id: int, password_hash: str) -> None:
+    """The part of every way to a new password: whoever was signed in with the old one is not any more."""
+    tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(password_hash=password_hash))
+    sessions.end_sessions_of(tx, user_id)
+    links.void_links_of(tx, user_id)
+
+
+def password_link(tx: Tx, scope: Scope, email: str) -> str:
+    """A one-time secret with which the member sets a password. Links given out before end."""
+    require(scope, "people.manage")
+    user = _member(tx, scope, email)
+    _only_ours(tx, scope, user)
+    if not user.active:
+        raise Conflict(f"{user.email} is deactivated; activate the account first", user=user.email)
+    links.void_links_of(tx, user.id)
+    audit(tx, scope, "user.password_link", user.email)
+    return links.new_link(tx, "password", user_id=user.id, tenant_id=scope.tenant_id)
+
+
+def set_active(tx: Tx, scope: Scope, email: str, active: bool) -> None:
+    """Activate or deactivate an account. Deactivating ends its sessions and links; tokens that act for it stop too."""
+    require(scope, "people.manage")
+    user = _member(tx, scope, email)
+    _only_ours(tx, scope, user)
+    if not active and user.role == "admin":
+        _keep_an_admin(tx, scope, user.id)
+    tx.conn.execute(sa.update(U).where(U.c.id == user.id).values(active=active))
+    if not active:
+        sessions.end_sessions_of(tx, user.id)
+        links.void_links_of(tx, user.id)
+    audit(tx, scope, "user.activate" if active else "user.deactivate", user.email)
+    _tell(tx, scope)
+
+
+def list_users(tx: Tx, scope: Scope) -> list[UserView]:
+    """The tenant's members by address."""
+    require(scope, "people.view")
+    groups = _groups_by_user(tx, scope.tenant_id)
+    query = (
+        sa.select(U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None))
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == scope.tenant_id)
+        .order_by(U.c.email)
+    )
+    return [UserView(*row, tuple(sorted(groups.get(row.id, ())))) for row in tx.conn.execute(query)]
+
+
+def find_person(tx: Tx, tenant_id: int, *, user_id: int | None = None, email: str | None = None) -> Person | None:
+    """A member as they are now, by id or address; None for a stranger, a former member or a deactivated account."""
+    query = (
+        sa.select(U.c.id, U.c.email, U.c.name, M.c.role)
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == tenant_id, U.c.active)
+        .where(U.c.id == user_id if user_id is not None else U.c.email == email)
+    )
+    row = tx.conn.execute(query).first()
+    if row is None:
+        return None
+    names = (
+        sa.select(G.c.name).join(GM, GM.c.group_id == G.c.id).where(G.c.tenant_id == tenant_id, GM.c.user_id == row.id)
+    )
+    groups = frozenset(tx.conn.execute(names).scalars())
+    return Person(email=row.email, name=row.name, role=row.role, user_id=row.id, groups=groups)
+
+
+def people(tx: Tx, tenant_id: int) -> list[Person]:
+    """All active members of a tenant with their groups, by name."""
+    groups = _groups_by_user(tx, tenant_id)
+    query = (
+        sa.select(U.c.id, U.c.email, U.c.name, M.c.role)
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == tenant_id, U.c.active)
+        .order_by(U.c.name, U.c.email)
+    )
+    return [
+        Person(row.email, row.name, row.role, row.id, frozenset(groups.get(row.id, ())))
+        for row in tx.conn.execute(query)
+    ]
+
+
+def has_password(tx: Tx, user_id: int) -> bool:
+    """Whether the account can sign in with a local password."""
+    return tx.conn.execute(sa.select(U.c.password_hash).where(U.c.id == user_id)).scalar() is not None
+
+
+def exists(tx: Tx, email: str) -> bool:
+    """Whether any account, in whatever tenant and active or not, has this address."""
+    return tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).first() is not None
+
+
+def _groups_by_user(tx: Tx, tenant_id: int) -> dict[int, set[str]]:
+    groups: dict[int, set[str]] = {}
+    pairs = sa.select(GM.c.user_id, G.c.name).join(G, GM.c.group_id == G.c.id).where(G.c.tenant_id == tenant_id)
+    for user_id, name in tx.conn.execute(pairs):
+        groups.setdefault(user_id, set()).add(name)
+    return groups
+
+
+def _member(tx: Tx, scope: Scope, email: str) -> sa.Row[Any]:
+    query = (
+        sa.select(U.c.id, U.c.email, U.c.active, M.c.role)
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == scope.tenant_id, U.c.email == clean_email(email))
+    )
+    row = tx.conn.execute(query).first()
+    if row is None:
+        raise NotFound(f"There is no user {email} here", user=email)
+    return row
+
+
+def _only_ours(tx: Tx, scope: Scope, user: sa.Row[Any]) -> None:
+    """An account is one for all tenants: an admin of one must not take it over, or away, in another."""
+    elsewhere = sa.select(M.c.tenant_id).where(M.c.user_id == user.id, M.c.tenant_id != scope.tenant_id)
+    if scope.person is not None and tx.conn.execute(elsewhere).first():
+        message = f"{user.email} belongs to other tenants too; change the account with `signoff users` on the server"
+        raise Refused("other_tenants", message, user=user.email)
+
+
+def _keep_an_admin(tx: Tx, scope: Scope, leaving: int) -> None:
+    # The admins' rows are locked, so that two admins who demote each other at once do not both succeed.
+    admins = (
+        sa.select(M.c.user_id)
+        .join(U, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == scope.tenant_id, M.c.role == "admin", U.c.active)
+        .order_by(M.c.user_id)
+    )
+    if not set(tx.conn.execute(tx.dialect.lock(admins)).scalars()) - {leaving}:
+        raise Conflict("The last admin of a tenant stays one; make somebody else an admin first")
+
+
+def _tell(tx: Tx, scope: Scope) -> None:
+    # Who may answer what may have changed.
+    tx.notify("approvals", scope.tenant_id)
