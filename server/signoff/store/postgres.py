@@ -23,6 +23,7 @@ from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreError,
 from signoff.store.hub import Hub
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
+from signoff.store.urls import shown
 from signoff.store.writer import Committer, Writer
 
 logger = logging.getLogger(__name__)
@@ -127,8 +128,8 @@ class PostgresBackend:
     dialect = PostgresDialect()
 
     def __init__(self, url: sa.URL, hub: Hub, clock: Clock) -> None:
+        self.shown = shown(url)
         url = url.set(drivername="postgresql+psycopg")
-        self.shown = f"the database {url.render_as_string(hide_password=True)}"
         self._hub = hub
         self._clock = clock
         self.origin = uuid.uuid4().hex[:16]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError
 from sqlmodel import Session
 from sqlmodel.ext.asyncio.session import AsyncSession
 
@@ -26,17 +25,19 @@ from signoff.store.errors import (
     NotWritable,
     ReadOnlyTransaction,
     StoreClosed,
-    UnsupportedDatabase,
     WriteInsideMutation,
     translate,
 )
 from signoff.store.hub import Hub
+from signoff.store.migrate import migrate as migrate_tables
+from signoff.store.migrate import require_current
 from signoff.store.postgres import PostgresBackend
 from signoff.store.scope import Person, Scope
 from signoff.store.session import AuthorSession, ReadOnlySession
 from signoff.store.sqlite import SqliteBackend
 from signoff.store.tables import Base
 from signoff.store.tx import Notice, Tx
+from signoff.store.urls import parse_url
 from signoff.store.writer import MAX_BATCH, Committer
 
 __all__ = ["AuthorSession", "Committer", "Notice", "Person", "Scope", "Store", "Tx"]
@@ -55,24 +56,6 @@ class _Holding:
 
 
 _holding: ContextVar[_Holding | None] = ContextVar("signoff_holding", default=None)
-
-
-def parse_url(url: str) -> sa.URL:
-    """Accepts `sqlite:///file`, `sqlite://` (in memory), `postgresql://...` and `postgres://...`, with any driver."""
-    try:
-        parsed = sa.make_url(url)
-    except ArgumentError:
-        raise UnsupportedDatabase(
-            f"{url!r} is no database URL; write sqlite:///orders.db or postgresql://user@host/name"
-        ) from None
-    name = parsed.drivername.split("+")[0]
-    if name == "postgres":
-        name = "postgresql"
-    if name not in ("sqlite", "postgresql"):
-        raise UnsupportedDatabase(
-            f"{name!r} is not supported; write sqlite:///orders.db or postgresql://user@host/name"
-        )
-    return parsed.set(drivername=name)
 
 
 class Store:
@@ -263,11 +246,7 @@ def _bound(use_case: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _prepare(url: sa.URL, migrate: bool | None) -> None:
     """Make or check the tables."""
-    if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url)
+    if migrate or (migrate is None and url.get_backend_name() == "sqlite"):
+        migrate_tables(url)
     else:
-        engine = sa.create_engine(url.set(drivername="postgresql+psycopg"))
-    try:
-        Base.metadata.create_all(engine)
-    finally:
-        engine.dispose()
+        require_current(url)

@@ -170,7 +170,6 @@ class Step(Base, table=True):
     """The journal. Open while `outcome_no` is null."""
 
     __tablename__ = "signoff_step"
-    __table_args__ = ({"sqlite_with_rowid": False},)
     run_id: int = Field(sa_type=BigId, primary_key=True)
     no: int = Field(primary_key=True)
     kind: str
@@ -433,7 +432,7 @@ class Decision(Base, table=True):
 
 
 class LedgerRow(Base, table=True):
-    """Append-only. `content_hash` when written; a sealer fills `seal` = hash(previous seal, content_hash) in `seal_no` order."""
+    """Append-only. A sealer fills `seal` = hash(previous seal, content_hash) in order of `seal_no`."""
 
     __tablename__ = "signoff_ledger"
     __table_args__ = (
@@ -493,15 +492,21 @@ class AuditRow(Base, table=True):
     seal: str | None = None
 
 
-def _give_server_defaults() -> None:
-    """The hot path inserts without SQLAlchemy's defaults; the database knows them too."""
+def _fit_to_the_hot_path() -> None:
+    """What would be the same words at every table."""
     for table in registry.metadata.tables.values():
+        # Rows with a key of their own need no row id beside it on SQLite; large ones (payloads) are better off with it.
+        key = table.primary_key.columns.values()
+        has_own_key = len(key) > 1 or not isinstance(key[0].type, sa.Integer | BigId)
+        if has_own_key and table.name != Payload.__tablename__:
+            table.dialect_kwargs["sqlite_with_rowid"] = False
+        # Rows inserted without SQLAlchemy's defaults get them from the database.
         for column in table.columns:
             default = column.default
             if isinstance(default, ScalarElementColumnDefault) and isinstance(default.arg, bool):
-                column.server_default = sa.DefaultClause(sa.true() if default.arg else sa.false())
+                column.server_default = sa.DefaultClause(sa.text("true" if default.arg else "false"))
             elif isinstance(default, ScalarElementColumnDefault) and isinstance(default.arg, int | str):
                 column.server_default = sa.DefaultClause(str(default.arg))
 
 
-_give_server_defaults()
+_fit_to_the_hot_path()

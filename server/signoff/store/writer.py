@@ -223,7 +223,8 @@ class Writer:
         if not self._closing.is_set():
             self._closing.set()
             self._queue.put(_Stop())
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.ident is not None:  # it was started
+            await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # its last results are on their way
 
     def _main(self) -> None:
