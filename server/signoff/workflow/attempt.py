@@ -69,7 +69,7 @@ def find() -> Attempt | None:
 
 @contextmanager
 def attempting(attempt: Attempt) -> Iterator[Attempt]:
-    """Makes it the current one, for the engine. Threads see it when started with this context (asyncio.to_thread does)."""
+    """Makes it the current one. A thread sees it that is started with this context (asyncio.to_thread does)."""
     token = _current.set(attempt)
     try:
         yield attempt

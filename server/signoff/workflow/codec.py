@@ -1,16 +1,18 @@
 """Values as JSON text and back: what comes back is equal and of the annotated type.
 
 A value stands in the journal in the JSON that pydantic writes for its annotation, as long as that brings it back equal;
-encoding checks it. Where JSON cannot (bytes, infinities, secrets, a date in a `date | str`), the exact form of `tagged` is
-written. Without an annotation a value must be plain JSON. A fast path serves plain strings, numbers and booleans.
+encoding checks it. Where JSON cannot (bytes, infinities, secrets, a date in a `date | str`), the exact form of `tagged`
+is written. Without an annotation a value must be plain JSON. A fast path serves plain strings, numbers and booleans.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +35,7 @@ MISSING: Any = inspect.Parameter.empty
 _UNTYPED = (MISSING, Any, object)
 _MARKED = '{"' + MARK + '":'
 _dumps = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+_quote = json.encoder.encode_basestring_ascii
 _to_json, _from_json = pydantic_core.to_json, pydantic_core.from_json
 
 
@@ -46,6 +49,8 @@ def parse(text: str) -> Any:
 
 def dump(raw: Any) -> str:
     """Plain JSON values to text; the caller knows that they are plain."""
+    if type(raw) is str and raw.isascii():
+        return _quote(raw)
     try:
         return _to_json(raw, inf_nan_mode="strings").decode()
     except (PydanticSerializationError, ValueError):
@@ -55,7 +60,7 @@ def dump(raw: Any) -> str:
 class ValueCodec:
     """Encodes and decodes values of one annotation."""
 
-    __slots__ = ("_adapter", "_classes", "_plain", "annotation")
+    __slots__ = ("_adapter", "_classes", "_has_secret", "_plain", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -65,6 +70,7 @@ class ValueCodec:
             self._plain = type(None)
         self._adapter: TypeAdapter[Any] | None = None if annotation in _UNTYPED else _adapter(annotation)
         self._classes: dict[str, type] | None = None
+        self._has_secret: bool | None = None
 
     @property
     def classes(self) -> Mapping[str, type]:
@@ -74,17 +80,22 @@ class ValueCodec:
 
     @property
     def has_secret(self) -> bool:
-        return self._adapter is not None and "SecretStr" in repr(self._adapter.core_schema)
+        if self._has_secret is None:
+            self._has_secret = self._adapter is not None and _names_secret(self._adapter)
+        return self._has_secret
 
     def encode(self, value: Any) -> str:
         """JSON text; InvalidInput with the fields that do not fit the annotation or cannot be stored."""
-        kind = type(value)
-        if (
-            kind is self._plain
-            and (kind is not float or math.isfinite(value))
-            and (kind is not int or -_BIG < value < _BIG)
-        ):
-            return dump(value)
+        if type(value) is self._plain:
+            if value is None:
+                return "null"
+            if self._plain is str:
+                return dump(value)
+            if self._plain is bool:
+                return "true" if value else "false"
+            number: Any = value
+            if -_BIG < number < _BIG:  # not for NaN and infinity, nor for ints that JSON parsers may refuse
+                return repr(value)
         if self._adapter is None:
             return _encode_plain(value)
         try:
@@ -96,12 +107,12 @@ class ValueCodec:
     def _encode_valid(self, valid: Any) -> str:
         adapter = self._adapter
         assert adapter is not None
-        try:
+        with contextlib.suppress(
+            Exception
+        ):  # whatever a type's own serializer or validator raises: the exact form may do
             text = adapter.dump_json(valid, by_alias=False, round_trip=True, warnings=False).decode()
             if not text.startswith(_MARKED) and same(valid, adapter.validate_json(text, by_alias=True, by_name=True)):
                 return text
-        except Exception:  # whatever a type's own serializer or validator raises: the exact form may do
-            text = ""
         try:
             text = _MARKED + dump(pack(valid, self.classes)) + "}"
             back = self._decode_marked(parse(text))
@@ -125,7 +136,7 @@ class ValueCodec:
                     return self._decode_marked(raw) if text.startswith(_MARKED) else raw
             if text.startswith(_MARKED):
                 return self._decode_marked(parse(text))
-            return self._adapter.validate_json(text, by_alias=True, by_name=True)  # type: ignore[union-attr]  # returned above
+            return self._adapter.validate_json(text, by_alias=True, by_name=True)
         except ValidationError as error:
             raise Undecodable("the stored value does not fit its annotation", _fields(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
@@ -204,6 +215,7 @@ class Codec:
         self._by_name = frozenset(
             item.name for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         )
+        self._prefixes = {item.name: f'"{item.name}":' for item in parameters}
         self._kinds = {item.name: item.kind for item in parameters}
         self._variadic = any(
             item.kind in (item.VAR_POSITIONAL, item.VAR_KEYWORD, item.POSITIONAL_ONLY) for item in parameters
@@ -222,9 +234,9 @@ class Codec:
             annotation = _resolve(item.annotation, scope, f"parameter {item.name!r} of {name}")
             if annotation is not MISSING:
                 if item.kind is item.VAR_POSITIONAL:
-                    annotation = tuple[annotation, ...]
+                    annotation = types.GenericAlias(tuple, (annotation, ...))
                 elif item.kind is item.VAR_KEYWORD:
-                    annotation = dict[str, annotation]  # type: ignore[valid-type]  # made at run time
+                    annotation = types.GenericAlias(dict, (str, annotation))
             resolved.append(item.replace(annotation=annotation))
         result = _resolve(inspect.signature(fn).return_annotation, scope, f"the result of {name}")
         return cls(resolved, result, name)
@@ -250,16 +262,21 @@ class Codec:
         return FieldError(tuple(named), message)
 
     def encode_call(self, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> str | None:
-        """JSON object text by parameter name, defaults not filled in; None without args. InvalidInput lists every bad field."""
+        """JSON object text by parameter name, defaults not filled in; None without args.
+
+        InvalidInput lists every bad field.
+        """
         if not args and not kwargs and not self._required:
             return None
         return self._encode_bound(self.bind(args, kwargs or {}))
 
     def _encode_bound(self, bound: Mapping[str, Any]) -> str | None:
-        parts, errors = [], []
+        parts: list[str] = []
+        errors: list[FieldError] = []
+        codecs, prefixes = self.parameters, self._prefixes
         for name, value in bound.items():
             try:
-                parts.append(f'"{name}":{self.parameters[name].encode(value)}')
+                parts.append(prefixes[name] + codecs[name].encode(value))
             except InvalidInput as error:
                 errors += _inside(name, error)
         if errors:
@@ -276,7 +293,8 @@ class Codec:
             raise Undecodable(f"{self.name}: recorded args are not JSON ({error})") from error
         if type(raw) is not dict:
             raise Undecodable(f"{self.name}: recorded args are not an object")
-        values, errors = {}, []
+        values: dict[str, Any] = {}
+        errors: list[FieldError] = []
         for name, item in raw.items():
             codec = self.parameters.get(name)
             if codec is None:
@@ -286,7 +304,8 @@ class Codec:
                 values[name] = codec.decode_raw(item)
             except Undecodable as error:
                 errors += _inside(name, error)
-        errors += [FieldError((name,), "missing") for name in sorted(self._required - raw.keys())]
+        if not self._required <= raw.keys():
+            errors += [FieldError((name,), "missing") for name in sorted(self._required - raw.keys())]
         if errors:
             raise Undecodable(f"{self.name}: recorded args do not fit", errors)
         return values
@@ -375,8 +394,8 @@ def _resolve(annotation: Any, scope: dict[str, Any], where: str) -> Any:
             annotation = eval(annotation, scope)  # the author's own annotation, as typing does it
         except NameError as error:
             raise RegistrationError(
-                f"the annotation {annotation!r} of {where} is not known when it is registered ({error}): define or import it before, "
-                "and not only under TYPE_CHECKING"
+                f"the annotation {annotation!r} of {where} is not known when it is registered ({error}): "
+                "define or import it before, and not only under TYPE_CHECKING"
             ) from error
     try:
         value_codec(annotation)
@@ -414,6 +433,11 @@ def _known_classes(adapter: TypeAdapter[Any]) -> dict[str, type]:
     return {key: classes.pop() for key, classes in found.items() if len(classes) == 1}
 
 
+def _names_secret(adapter: TypeAdapter[Any]) -> bool:
+    text = repr(adapter.core_schema)
+    return "SecretStr" in text or "SecretBytes" in text or "pydantic.types.Secret" in text
+
+
 def _encode_plain(value: Any) -> str:
     """Without an annotation: plain JSON, checked all the way down."""
     try:
@@ -437,7 +461,7 @@ def _check_plain(value: Any, loc: tuple[str | int, ...]) -> bool:
     if kind is float:
         return math.isfinite(value)
     if kind is list:
-        return all([_check_plain(item, (*loc, place)) for place, item in enumerate(value)])
+        return all([_check_plain(item, (*loc, place)) for place, item in enumerate(value)])  # noqa: C419  # all are checked
     if kind is dict:
         exact = MARK not in value
         for key, item in value.items():

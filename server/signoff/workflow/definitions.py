@@ -14,13 +14,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from signoff.workflow import codehash, source_check
+from signoff.workflow.amounts import Seconds, as_seconds, as_whole
 from signoff.workflow.codec import MISSING, Codec, ValueCodec, value_codec
 from signoff.workflow.errors import InvalidInput, RegistrationError
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import check_name
 from signoff.workflow.options import EMPTY, Retention, StartOptions, StepOptions
 from signoff.workflow.registry import Place, Registry, default_registry
-from signoff.workflow.retry import Retry, Seconds, as_seconds
+from signoff.workflow.retry import Retry
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession as CoreSession
@@ -54,7 +55,8 @@ class Compensation:
     """What a compensation is given of the step that it undoes.
 
     `args` by parameter name and `result` are plain JSON; `result` is None unless the outcome was a success.
-    `outcome`: success, failure, canceled, or unknown. `cause`: why the run is compensated (failed or canceled, and the message).
+    `outcome`: success, failure, canceled, or unknown. `cause`: why the run is compensated (failed or canceled,
+    and the message).
     """
 
     args: dict[str, Any]
@@ -185,9 +187,9 @@ class Action(StepFunction[P, R]):
         at_most_once: bool | None = None,
     ) -> Action[P, R]:
         return self._with(
-            name=name, retry=retry, timeout=timeout, schedule_to_close=schedule_to_close, run_at=run_at, run_after=run_after,
-            pool=pool, pool_key=pool_key, compensate=_check_compensate(compensate), on_error=on_error,
-            unstable_args=unstable_args, sensitive=sensitive, at_most_once=at_most_once,
+            name=name, retry=retry, timeout=timeout, schedule_to_close=schedule_to_close, run_at=run_at,
+            run_after=run_after, pool=pool, pool_key=pool_key, compensate=_check_compensate(compensate),
+            on_error=on_error, unstable_args=unstable_args, sensitive=sensitive, at_most_once=at_most_once,
         )  # fmt: skip
 
 
@@ -271,9 +273,10 @@ class Workflow(Generic[P, R]):
     ) -> Workflow[P, R]:
         """The same workflow with start options; what is given here wins over what was given before."""
         given = {
-            "idempotency_key": idempotency_key, "run_id": run_id, "run_at": run_at, "run_after": run_after, "priority": priority,
-            "labels": labels, "version": version, "retention": retention, "tenant": tenant, "requester": requester,
-            "on_complete": on_complete, "on_complete_context": on_complete_context, "session": session,
+            "idempotency_key": idempotency_key, "run_id": run_id, "run_at": run_at, "run_after": run_after,
+            "priority": priority, "labels": labels, "version": version, "retention": retention, "tenant": tenant,
+            "requester": requester, "on_complete": on_complete, "on_complete_context": on_complete_context,
+            "session": session,
         }  # fmt: skip
         clone = copy.copy(self)
         clone.given = (self.given or StartOptions()).with_given(
@@ -411,12 +414,12 @@ def workflow(
 ) -> Callable[[Callable[Concatenate[Step, P], Coroutine[Any, Any, R]]], Workflow[P, R]]:
     """Define a workflow: `async def handler(step, ...args)`.
 
-    retry, timeout (seconds) and pool are defaults of its steps. rate: (starts, seconds). events: the only events that may be
-    sent to its runs. Sizes in bytes. RegistrationError for what cannot be, NondeterministicCode for what would differ on replay.
+    retry, timeout (seconds) and pool are defaults of its steps. rate: (starts, seconds). events: the only events that
+    may be sent to its runs. Sizes in bytes. RegistrationError for what cannot be, NondeterministicCode for what would
+    differ on replay.
     """
     check_name(name, "workflow")
-    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 2**31:
-        raise InvalidInput(f"the version of workflow {name!r} is a whole number from 1, not {version!r}")
+    as_whole(version, f"version of workflow {name!r}:")
     for what, number, least in (
         ("max_concurrent", max_concurrent, 1),
         ("max_queued", max_queued, 0),
@@ -424,8 +427,8 @@ def workflow(
         ("max_value_bytes", max_value_bytes, 1),
         ("max_journal_bytes", max_journal_bytes, 1),
     ):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-            raise InvalidInput(f"{what}= of workflow {name!r} takes a whole number from {least}, not {number!r}")
+        if number is not None:
+            as_whole(number, f"{what}= of workflow {name!r}", minimum=least, maximum=2**53)
     settings = WorkflowSettings(
         defaults=StepOptions.make(retry=retry, timeout=timeout, pool=pool),
         max_concurrent=max_concurrent,
@@ -524,8 +527,8 @@ def action(
 ) -> ActionDecorator:
     """Define an action: a sync function (run in a thread) or an `async def`."""
     defaults = StepOptions.make(
-        retry=retry, timeout=timeout, schedule_to_close=schedule_to_close, pool=pool, compensate=_check_compensate(compensate),
-        on_error=on_error, sensitive=sensitive, at_most_once=at_most_once,
+        retry=retry, timeout=timeout, schedule_to_close=schedule_to_close, pool=pool,
+        compensate=_check_compensate(compensate), on_error=on_error, sensitive=sensitive, at_most_once=at_most_once,
     )  # fmt: skip
     return ActionDecorator(name, defaults, registry)
 
@@ -601,12 +604,10 @@ def _check_compensate(compensate: StepFunction[Any, Any] | None) -> StepFunction
 def _check_rate(name: str, rate: tuple[int, Seconds]) -> tuple[int, float]:
     try:
         count, seconds = rate
-        period = as_seconds(seconds, "rate=")
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"rate= of workflow {name!r} takes (starts, seconds): {error}") from error
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1 or period <= 0:
-        raise InvalidInput(f"rate= of workflow {name!r} takes (starts from 1, seconds above 0), not {rate!r}")
-    return count, period
+        raise InvalidInput(f"rate= of workflow {name!r} takes (starts, seconds), not {rate!r}") from error
+    what = f"rate= of workflow {name!r}"
+    return as_whole(count, what), as_seconds(seconds, what, minimum=0.001)
 
 
 def place_of(fn: Callable[..., Any]) -> Place:

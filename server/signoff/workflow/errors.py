@@ -241,7 +241,7 @@ class RunBlocked(SignoffError):
         super().__init__(message or f"run {run or ''} is blocked", run=run, **context)
 
 
-# What a step's function raises to steer its retries ---------------------------------------------------------------------
+# What a step's function raises to steer its retries ---------------------------------------------------------
 
 
 class NonRetryable(SignoffError):
@@ -277,7 +277,7 @@ class RegistrationError(SignoffError):
 
 
 class NondeterministicCode(RegistrationError):
-    """The source check found something in a handler that would differ on replay; `findings` has line and replacement."""
+    """A handler would differ on replay; `findings` has line and replacement of each place."""
 
     code = "nondeterministic_code"
 
@@ -286,7 +286,7 @@ class NondeterministicCode(RegistrationError):
         super().__init__(message, **context)
 
 
-# What blocks a run: never shown to a handler ----------------------------------------------------------------------------
+# What blocks a run: never shown to a handler ----------------------------------------------------------------
 
 
 class BlockedError(SignoffError):

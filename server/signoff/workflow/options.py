@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from signoff.workflow.amounts import MAX_WHOLE, Seconds, as_seconds, as_whole
 from signoff.workflow.errors import InvalidInput
 from signoff.workflow.names import check_name
-from signoff.workflow.retry import DEFAULT_RETRY, NO_RETRY, Retry, Seconds, as_seconds
+from signoff.workflow.retry import DEFAULT_RETRY, NO_RETRY, Retry
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -170,7 +171,7 @@ def _resolve_retry(levels: list[StepOptions]) -> Retry | None:
     return DEFAULT_RETRY if asked else None
 
 
-def check_delay(run_at: datetime | None, run_after: float | None) -> None:
+def check_delay(run_at: Any, run_after: float | None) -> None:
     if run_at is not None and run_after is not None:
         raise InvalidInput("give run_at= or run_after=, not both")
     if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
@@ -233,14 +234,9 @@ class StartOptions:
         for key, value in options.labels.items():
             check_name(key, "label")
             check_name(value, f"value of label {key!r}")
-        if (
-            isinstance(options.priority, bool)
-            or not isinstance(options.priority, int)
-            or abs(options.priority) >= 2**31
-        ):
-            raise InvalidInput(f"priority= takes a whole number of 32 bits, not {options.priority!r}")
-        if options.version is not None and (isinstance(options.version, bool) or not isinstance(options.version, int)):
-            raise InvalidInput(f"version= takes a whole number, not {options.version!r}")
+        as_whole(options.priority, "priority=", minimum=-MAX_WHOLE)
+        if options.version is not None:
+            as_whole(options.version, "version=")
         return options
 
     def with_given(self, given: Mapping[str, Any]) -> StartOptions:

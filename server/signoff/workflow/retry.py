@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from random import Random
 from typing import Any, Literal
 
+from signoff.workflow.amounts import MAX_SECONDS, as_whole
+from signoff.workflow.amounts import Seconds as Seconds
+from signoff.workflow.amounts import as_seconds as as_seconds
 from signoff.workflow.errors import InvalidInput, NonRetryable, RetryAfter
 
 DELAY_FUNCTION_LIMIT = 5.0  # seconds that a `delay=` function may compute
-MAX_DELAY = 100 * 365.25 * 86400.0  # seconds; a longer wait cannot be stored as a date
-
-Seconds = float | timedelta
-
-
-def as_seconds(value: Seconds, what: str, *, minimum: float = 0.0) -> float:
-    """Seconds of a number or timedelta; InvalidInput for NaN, infinity, less than `minimum`, or over 100 years."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(f"{what} takes seconds or a timedelta, not {type(value).__name__}")
-    if not (math.isfinite(value) and minimum <= value <= MAX_DELAY):
-        raise InvalidInput(f"{what} must be between {minimum:g} seconds and 100 years, not {value}")
-    return float(value)
 
 
 @dataclass(frozen=True)
@@ -51,15 +38,11 @@ class Retry:
     give_up_on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        attempts = self.max_attempts
-        if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
-            raise InvalidInput(
-                f"Retry(max_attempts=) takes a whole number from 1, or None for no end, not {attempts!r}"
-            )
+        if self.max_attempts is not None:
+            as_whole(self.max_attempts, "Retry(max_attempts=)")
         object.__setattr__(self, "initial", as_seconds(self.initial, "Retry(initial=)"))
         object.__setattr__(self, "cap", as_seconds(self.cap, "Retry(cap=)"))
-        if not (isinstance(self.base, int | float) and math.isfinite(self.base) and self.base >= 1):
-            raise InvalidInput(f"Retry(base=) takes a number from 1, not {self.base!r}")
+        object.__setattr__(self, "base", as_seconds(self.base, "Retry(base=)", minimum=1.0))
         for field in ("retry_on", "give_up_on"):
             types = getattr(self, field)
             types = (types,) if isinstance(types, type) else tuple(types)
@@ -80,6 +63,7 @@ class Retry:
         return cls(**record, delay=live.delay, retry_on=live.retry_on, give_up_on=live.give_up_on)
 
 
+MAX_DELAY = MAX_SECONDS
 NO_RETRY = Retry(max_attempts=1)
 DEFAULT_RETRY = Retry()
 
@@ -133,7 +117,7 @@ def decide_retry(
         return RetryDecision(None, "attempts")
     reason: Reason = "retry"
     if isinstance(error, RetryAfter):
-        wait, reason = min(error.delay, MAX_DELAY), "retry_after"
+        wait, reason = min(error.delay, MAX_SECONDS), "retry_after"
     elif policy.delay is not None:
         asked, problem = _ask_delay(policy.delay, attempt, error)
         if asked is None:
@@ -152,7 +136,7 @@ def _ask_delay(
     begun = time.monotonic()
     try:
         wait = as_seconds(delay(attempt, error), "Retry(delay=)")
-    except Exception as problem:  # the author's function: whatever it raises ends the step, with what it said
+    except Exception as problem:  # noqa: BLE001  # the author's function: whatever it raises ends the step, with what it said
         return None, f"{type(problem).__name__}: {problem}"
     if time.monotonic() - begun > DELAY_FUNCTION_LIMIT:
         return None, f"Retry(delay=) took longer than {DELAY_FUNCTION_LIMIT:g} s"

@@ -1,7 +1,7 @@
 """The exact form: values that plain JSON would not bring back equal, as JSON with tags.
 
-A tag is an object with one key that begins with `$`: `{"$decimal": "1.10"}`. Classes (models, dataclasses, enums) are named
-and looked up among those that the annotation knows, never imported by name.
+A tag is an object with one key that begins with `$`: `{"$decimal": "1.10"}`. Classes (models, dataclasses, enums) are
+named and looked up among those that the annotation knows, never imported by name.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def object_fields(value: Any) -> dict[str, Any]:
 
 
 def _pack_unknown(value: Any, loc: tuple[str | int, ...]) -> Any:
-    # Types that pydantic reads back from their text: paths, addresses, patterns, urls. The caller compares what comes back.
+    # Types that pydantic reads back from their text: paths, addresses, patterns, urls. The caller compares.
     try:
         return to_jsonable_python(value)
     except Exception as error:  # pydantic raises whatever a type's own serializer does
@@ -226,14 +226,13 @@ def same(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, set | frozenset):
         return len(left) == len(right) and (
-            (left == right
-            and sorted(map(_typed, left)) == sorted(map(_typed, right)))
+            (left == right and sorted(map(_typed, left)) == sorted(map(_typed, right)))
             or all(any(same(item, other) for other in right) for item in left)
         )
     if isinstance(left, datetime):
-        return left == right and left.utcoffset() == right.utcoffset()
+        return bool(left == right and left.utcoffset() == right.utcoffset())
     if isinstance(left, SecretStr | SecretBytes):
-        return left.get_secret_value() == right.get_secret_value()
+        return bool(left.get_secret_value() == right.get_secret_value())
     if isinstance(left, BaseModel) or dataclasses.is_dataclass(left):
         return same(object_fields(left), object_fields(right))
     return bool(left == right)
