@@ -1,0 +1,233 @@
+"""One advance: what driving a run brought, written in one transaction, many runs to a commit.
+
+A batch holds only guarded statements: it locks its run rows in id order, compares the fence and leaves out what does not
+match. Nothing in it may fail for one run's sake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from signoff.engine import ending, events, starting
+from signoff.engine.outcomes import R, Row, S, lock_run
+from signoff.engine.questions import close_questions, open_question
+from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, Log
+from signoff.store import payloads
+from signoff.store.scope import Scope
+from signoff.store.tables import LogLine
+from signoff.store.tx import Tx
+from signoff.workflow.errors import SignoffError
+from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, RunState
+
+L = LogLine.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What an advance started from; if the run's row says otherwise it is dropped."""
+
+    epoch: int
+    generation: int
+    outcome_no: int
+    requested: str
+
+
+@dataclass(slots=True)
+class Record:
+    """An outcome: of a step, or (from elsewhere) a cancel request. `no` None: not in the journal yet."""
+
+    step_no: int
+    kind: OutcomeKind
+    at: datetime
+    value: str | None = None
+    error: ErrorInfo | None = None
+    no: int | None = None
+    by_handler: bool = False
+    cancel_request: bool = False
+
+
+@dataclass(slots=True)
+class Advance:
+    run_id: int
+    fence: Fence
+    columns: dict[str, Any]  # of the run row, see RUN_COLUMNS
+    at: datetime
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    questions: list[tuple[int, AskDetail]] = field(default_factory=list)
+    waits: list[tuple[int, EventDetail]] = field(default_factory=list)
+    children: list[tuple[int, str | None, ChildDetail]] = field(default_factory=list)
+    closed_asks: list[int] = field(default_factory=list)
+    expired_asks: list[int] = field(default_factory=list)
+    closed_children: list[int] = field(default_factory=list)  # steps that waited for a child and were canceled
+    cancel_children: bool = False  # the run is canceled and waits until its children are final
+    used_pool: bool = False
+    finished: tuple[ResultKind, str | None, ErrorInfo | None] | None = None
+    completed_inline: bool = False
+    parent_id: int | None = None  # of a finishing run, to be locked first
+    parks: bool = False
+    holder: int | None = None  # the worker that keeps the run if it cannot park after all
+
+
+@dataclass(slots=True)
+class Applied:
+    """`arrived`: outcomes that were recorded in the same transaction (a buffered event, a refused child)."""
+
+    ok: bool
+    arrived: list[Record] = field(default_factory=list)
+
+
+RUN_COLUMNS = (
+    "state", "outcome_no", "outcome_at", "driven_no", "next_no", "activity", "wake_at", "ready", "worker_id", "code_hash",
+    "started_at", "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash", "requested",
+    "journal_bytes",
+)  # fmt: skip
+
+STEP_COLUMNS = (
+    "run_id", "no", "kind", "name", "generation", "asked_after", "asked_at", "due_at", "args", "options", "started",
+    "attempts", "lost", "by_handler",
+)  # fmt: skip
+_OUTCOME_KEYS = ("run_id", "no")
+_OUTCOME_COLUMNS = ("outcome_no", "outcome_kind", "ended_at", "value", "by_handler")
+_SET_COLUMNS = (*RUN_COLUMNS, "touch_no")
+_LOG_COLUMNS = ("run_id", "at", "level", "message", "data")
+
+_ALL = tuple(column.name for column in R.columns)
+_ID = _ALL.index("id")
+RunRow = namedtuple("RunRow", _ALL)  # type: ignore[misc]  # the fields are the table's
+
+
+def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | None = None) -> list[Applied]:
+    """Writes every advance whose fence still holds; the others come back with `ok=False`."""
+    ids = {advance.run_id for advance in advances}
+    ids.update(advance.parent_id for advance in advances if advance.parent_id is not None)
+    fetched = tx.dialect.fetch_rows(tx, R, _ALL, "id", sorted(ids), lock=True)
+    rows: dict[int, Any] = {row[_ID]: RunRow._make(row) for row in fetched}
+    results = [Applied(_holds(rows.get(advance.run_id), advance.fence)) for advance in advances]
+    good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
+    if good:
+        _write_steps(tx, [advance for advance, _ in good])
+        for advance, applied in good:
+            _open(tx, rows[advance.run_id], advance, applied, misfit)
+        tx.dialect.update_rows(
+            tx, R, ("id",), _SET_COLUMNS,
+            [
+                (advance.run_id, *(advance.columns[name] for name in RUN_COLUMNS), rows[advance.run_id].touch_no + 1)
+                for advance, _ in good
+            ],
+        )  # fmt: skip
+        for advance, _ in good:
+            tx.notify("run", advance.run_id)
+            if advance.finished is not None:
+                _end(tx, rows[advance.run_id], advance)
+            if advance.closed_children or advance.cancel_children:
+                ending.cancel_open_children(
+                    tx, advance.run_id, None if advance.cancel_children else advance.closed_children
+                )
+    return results
+
+
+def holds(tx: Tx, run_id: int, fence: Fence) -> bool:
+    """Locks the run (and the parent that waits for it) and tells whether the fence still stands."""
+    return _holds(lock_run(tx, run_id, with_parent=True), fence)
+
+
+def _holds(row: Any, fence: Fence) -> bool:
+    return (
+        row is not None
+        and row.state != RunState.FINAL
+        and row.outcome_no == fence.outcome_no
+        and row.epoch == fence.epoch
+        and row.generation == fence.generation
+        and row.requested == fence.requested
+    )
+
+
+def _stored(tx: Tx, run_id: int, text: str | None) -> str | None:
+    return text if text is None or len(text) <= payloads.INLINE_LIMIT else payloads.put(tx, run_id, text)
+
+
+def _outcome(tx: Tx, run_id: int, record: Record) -> tuple[Any, ...]:
+    text = json.dumps(record.error.to_json()) if record.error is not None else record.value
+    kept = _stored(tx, run_id, text)
+    return (run_id, record.step_no, record.no, record.kind.value, record.at, kept, record.by_handler)
+
+
+def _write_steps(tx: Tx, advances: Sequence[Advance]) -> None:
+    steps, outcomes, logs = [], [], []
+    for advance in advances:
+        run_id = advance.run_id
+        for step in advance.steps:
+            step["args"] = _stored(tx, run_id, step["args"])
+            steps.append(tuple(step[name] for name in STEP_COLUMNS))
+        outcomes += [_outcome(tx, run_id, record) for record in advance.records]
+        for line in advance.logs:
+            data = json.dumps(line.data) if line.data else None
+            logs.append((run_id, advance.at, line.level, line.message, data))
+        advance.columns["value"] = _stored(tx, run_id, advance.columns["value"])
+    tx.dialect.insert_rows(tx, S, STEP_COLUMNS, steps)
+    tx.dialect.update_rows(tx, S, _OUTCOME_KEYS, _OUTCOME_COLUMNS, outcomes)
+    tx.dialect.insert_rows(tx, L, _LOG_COLUMNS, logs)
+
+
+def _open(tx: Tx, row: Row, advance: Advance, applied: Applied, misfit: events.Misfit | None) -> None:
+    """What opening a step means beyond its row. May find an outcome at once, which then keeps the run awake."""
+    if advance.closed_asks and advance.finished is None:
+        close_questions(tx, advance.run_id, advance.closed_asks, "canceled", advance.at)
+    if advance.expired_asks:
+        close_questions(tx, advance.run_id, advance.expired_asks, "expired", advance.at)
+    for step_no, detail in advance.questions:
+        open_question(tx, row, step_no, detail, advance.at)
+    for step_no, wait in advance.waits:
+        taken = events.take_buffered(tx, advance.run_id, step_no, wait, misfit=misfit)
+        if taken is not None:
+            _arrive(tx, advance, applied, step_no, *taken)
+    for step_no, args, child in advance.children:
+        try:
+            started = starting.start_child(tx, Scope(row.tenant_id), row, step_no, args, child)
+        except SignoffError as error:
+            info = ErrorInfo(type(error).__name__, str(error), error.to_problem())
+            _arrive(tx, advance, applied, step_no, OutcomeKind.FAILURE, None, info)
+        else:
+            tx.conn.execute(
+                sa.update(S).where(S.c.run_id == advance.run_id, S.c.no == step_no).values(child_id=started.run_id)
+            )
+            if child.detached:
+                _arrive(tx, advance, applied, step_no, OutcomeKind.SUCCESS, json.dumps(started.public_id), None)
+
+
+def _arrive(
+    tx: Tx,
+    advance: Advance,
+    applied: Applied,
+    step_no: int,
+    kind: OutcomeKind,
+    value: str | None,
+    error: ErrorInfo | None,
+) -> None:
+    columns = advance.columns
+    columns["outcome_no"] += 1
+    at = columns["outcome_at"] = max(advance.at, columns["outcome_at"] or advance.at)
+    record = Record(step_no, kind, at, value, error, no=columns["outcome_no"])
+    tx.dialect.update_rows(tx, S, _OUTCOME_KEYS, _OUTCOME_COLUMNS, [_outcome(tx, advance.run_id, record)])
+    applied.arrived.append(record)
+    if advance.parks:
+        advance.parks = False
+        columns["worker_id"] = advance.holder
+
+
+def _end(tx: Tx, row: Row, advance: Advance) -> None:
+    assert advance.finished is not None
+    kind, value, error = advance.finished
+    if advance.closed_asks:
+        close_questions(tx, advance.run_id, advance.closed_asks, "run_over", advance.at)
+    if row.parent_no is not None or row.admitted or row.options is not None or advance.used_pool:
+        ending.after_end(tx, row, kind, value, error, completed_inline=advance.completed_inline)

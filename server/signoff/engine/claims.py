@@ -1,0 +1,113 @@
+"""Which runs a worker takes next, with what it needs of them, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from signoff.engine.journal import Loaded, News, load, load_news
+from signoff.engine.outcomes import R, Row
+from signoff.store.tx import Tx
+
+
+@dataclass(slots=True)
+class Claimed:
+    loaded: list[Loaded] = field(default_factory=list)  # taken, with the whole journal
+    news: list[News] = field(default_factory=list)  # known runs (held, or kept in the cache) with what happened to them
+    more: bool = False  # there may be more to take
+    next_wake: datetime | None = None
+
+
+def claim(
+    tx: Tx,
+    worker_id: int,
+    definitions: Sequence[int],
+    known: Mapping[int, tuple[int, int]],
+    held: Sequence[int],
+    limit: int,
+) -> Claimed:
+    """Take up to `limit` runs that need a worker.
+
+    `known`: run id -> (generation, last outcome) of runs whose program is in memory; of these only news are loaded.
+    `held`: those of them that this worker holds already. On SQLite the file's one worker owns every run, so taking writes
+    nothing; on PostgreSQL it writes owner and epoch.
+    """
+    claimed = Claimed()
+    mine = R.c.definition_id.in_(definitions)
+    awake = sa.and_(R.c.blocked_reason.is_(None), R.c.requested != "pause")
+    due = sa.and_(R.c.wake_at <= tx.now, R.c.ready.is_(None), awake, R.c.worker_id.is_(None), mine)
+    rows: list[Row] = []
+    if tx.dialect.name == "sqlite":
+        taken = set(held)
+        found = tx.conn.execute(
+            sa.select(R)
+            .where(R.c.ready.is_not(None), mine)
+            .order_by(R.c.ready, R.c.priority.desc(), R.c.id)
+            .limit(limit + len(held))
+        ).all()
+        fresh = [row for row in found if row.id not in taken]
+        claimed.more = len(fresh) > limit
+        rows = fresh[:limit]
+        news = [row.id for row in found if row.id in taken]
+        left = limit - len(rows)
+        if left > 0:
+            late = tx.conn.execute(sa.select(R).where(due).order_by(R.c.wake_at).limit(left)).all()
+            rows += [row for row in late if row.id not in taken]
+            claimed.more = claimed.more or len(late) == left
+    else:
+        ready = sa.select(R.c.id).where(R.c.ready.is_not(None), R.c.worker_id.is_(None), mine)
+        ready = ready.order_by(R.c.ready, R.c.priority.desc(), R.c.id).limit(limit)
+        rows = list(_take(tx, tx.dialect.claim(ready), worker_id))
+        left = limit - len(rows)
+        claimed.more = left <= 0
+        if left > 0:
+            late = _take(
+                tx, tx.dialect.claim(sa.select(R.c.id).where(due).order_by(R.c.wake_at).limit(left)), worker_id
+            )
+            rows += late
+            claimed.more = len(late) == left
+        news = []
+        if held:
+            news = list(
+                tx.conn.execute(sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None))).scalars()
+            )
+    kept = [row.id for row in rows if (same := known.get(row.id)) is not None and same[0] == row.generation]
+    wanted = {run_id: known[run_id][1] for run_id in (*kept, *news) if run_id in known}
+    if wanted:
+        claimed.news = list(load_news(tx, wanted).values())
+    unknown = [row.id for row in rows if row.id not in wanted]
+    if unknown:
+        claimed.loaded = list(load(tx, unknown, {row.id: row for row in rows}).values())
+    claimed.next_wake = tx.conn.execute(
+        sa.select(sa.func.min(R.c.wake_at)).where(
+            R.c.wake_at.is_not(None), R.c.wake_at > tx.now, R.c.worker_id.is_(None), awake, mine
+        )
+    ).scalar()
+    return claimed
+
+
+def _take(tx: Tx, ids: sa.Select[tuple[int]], worker_id: int) -> Sequence[Row]:
+    return tx.conn.execute(
+        sa.update(R).where(R.c.id.in_(ids)).values(worker_id=worker_id, epoch=R.c.epoch + 1).returning(R)
+    ).all()
+
+
+def release(tx: Tx, runs: Sequence[tuple[int, int]], *, lost: bool = True) -> None:
+    """Hand runs (id, epoch) back: another worker takes them at once. Steps that ran count as lost attempts."""
+    from signoff.engine.recovery import count_lost
+
+    ids = [
+        run_id
+        for run_id, epoch in runs
+        if tx.conn.execute(
+            sa.update(R)
+            .where(R.c.id == run_id, R.c.epoch == epoch, R.c.state != "final")
+            .values(worker_id=None, ready=0)
+        ).rowcount
+    ]
+    if lost and ids:
+        count_lost(tx, ids)
+    tx.notify("ready")

@@ -1,0 +1,124 @@
+"""The thread on which programs are driven, and the watchdog that interrupts one that computes for too long."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+
+import structlog
+
+logger = structlog.get_logger(__name__)
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_STDLIB = sysconfig.get_paths()["stdlib"]
+
+
+class Overrun(BaseException):
+    """Raised inside a handler that computed past its limit. Not an Exception: handlers must not catch it by accident."""
+
+
+class Driver:
+    """Runs jobs one after another on a thread of its own; `limit` in seconds for one job.
+
+    A thread that was interrupted is given up: the next job gets a new one.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._jobs: SimpleQueue[tuple[Callable[[], None], Callable[[str], None]] | None] = SimpleQueue()
+        self._busy = threading.Event()
+        self._lock = threading.Lock()
+        self._job_no = 0
+        self._since: float | None = None
+        self._overrun: Callable[[str], None] | None = None
+        self._interrupted = False
+        self._stopped = False
+        self._thread = self._new_thread()
+        self._watchdog = threading.Thread(target=self._watch, name="signoff-watchdog", daemon=True)
+        self._watchdog.start()
+
+    def submit(self, job: Callable[[], None], overrun: Callable[[str], None]) -> None:
+        """Run `job` on the driver thread; if it takes too long it is interrupted and `overrun(line)` is called instead."""
+        self._jobs.put((job, overrun))
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._jobs.put(None)
+        self._busy.set()
+
+    def _new_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="signoff-driver", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Overrun:
+            pass  # hit between two jobs: the thread was given up anyway
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, overrun = item
+            with self._lock:
+                self._job_no += 1
+                self._since, self._overrun, self._interrupted = time.monotonic(), overrun, False
+            self._busy.set()
+            try:
+                try:
+                    job()
+                finally:
+                    with self._lock:
+                        self._since = None
+                        gone = self._interrupted
+                        self._busy.clear()
+            except Overrun:
+                gone = True
+            if gone:
+                return  # this thread may still be hit by the exception: a new one has taken over
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            self._busy.wait()
+            time.sleep(min(self._limit / 4, 0.25))
+            line = None
+            with self._lock:
+                if self._since is None or self._interrupted or time.monotonic() - self._since < self._limit:
+                    continue
+                ident = self._thread.ident
+                if ident is None:
+                    continue
+                line = _line(sys._current_frames().get(ident))
+                self._interrupted = True
+                overrun = self._overrun
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Overrun))
+            self._thread = self._new_thread()
+            logger.warning("a handler computed past its limit", seconds=self._limit, line=line)
+            if overrun is not None:
+                overrun(line or "unknown line")
+
+    @property
+    def interrupted(self) -> bool:
+        """For a job that goes on after all: whether it was given up meanwhile (its results must not be used)."""
+        return threading.current_thread() is not self._thread
+
+
+def _line(frame: FrameType | None) -> str:
+    """The innermost line that is neither ours nor the standard library's."""
+    best = None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if best is None:
+            best = frame
+        if not name.startswith((_OWN, _STDLIB, "<frozen")):
+            best = frame
+            break
+        frame = frame.f_back
+    return f"{best.f_code.co_filename}:{best.f_lineno}" if best is not None else "unknown line"

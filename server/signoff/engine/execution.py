@@ -1,0 +1,338 @@
+"""Attempts: one try of a step's function, and what follows from how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from signoff.engine import attempts, pools
+from signoff.engine.active import ActiveRun, OpenStep
+from signoff.engine.advance import Record
+from signoff.engine.outcomes import lock_run, record_due, record_outcome
+from signoff.engine.progress import Reporter
+from signoff.store.errors import StoreError
+from signoff.store.tx import Tx
+from signoff.workflow.attempt import Attempt, attempting
+from signoff.workflow.errors import LimitExceeded, NonRetryable, SignoffError
+from signoff.workflow.kinds import ErrorInfo, OutcomeKind, RunState, StepKind
+from signoff.workflow.options import EMPTY, StepOptions
+from signoff.workflow.retry import decide_retry
+
+if TYPE_CHECKING:
+    from signoff.engine.worker import Worker
+
+logger = structlog.get_logger(__name__)
+
+CONFLICT_TRIES = 20  # of a mutation that others got in the way of
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a test puts in the place of a step: a value, an error, or a timeout of the attempt."""
+
+    value: Any = None
+    error: Exception | None = None
+    timeout: bool = False
+
+
+class StepReplacements(Protocol):
+    def find(self, run_id: str, step: str, ordinal: int, attempt: int) -> Replaced | None:
+        """What replaces this attempt, None for the real function. `attempt` is 1 for the first."""
+        ...
+
+
+class Stale(Exception):
+    """The run went on elsewhere: what was about to be written must not be."""
+
+
+class Executor:
+    """Executes the attempts of one worker's runs."""
+
+    def __init__(self, worker: Worker, replacements: StepReplacements | None) -> None:
+        self.worker = worker
+        self.store = worker.store
+        self._replacements = replacements
+        self._threads = ThreadPoolExecutor(worker.settings.max_sync_threads, thread_name_prefix="signoff-step")
+        self._pools: dict[str, asyncio.Event] = {}
+        self._random = Random()
+        self.reporter = Reporter(worker.store)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def pool_changed(self, name: str | int) -> None:
+        event = self._pools.get(str(name))
+        if event is not None:
+            event.set()
+
+    async def attempt(self, run: ActiveRun, step: OpenStep) -> None:
+        """One attempt of a step: ends with an outcome handed to the worker, or with the step backing off."""
+        ask = step.ask
+        assert ask is not None
+        options = ask.options or EMPTY
+        if (step.options and step.generation != run.generation) or step.attempts or step.lost:
+            options = StepOptions.from_record(step.options, ask.options)
+        number = step.attempts + 1
+        started_at = self.store.clock.now()
+        if step.lost and (options.at_most_once or step.lost > self.worker.settings.max_lost):
+            times = "" if options.at_most_once else f" {step.lost} times"
+            error = ErrorInfo("StepLost", f"the worker of {step.name!r} was lost{times}: its outcome is unknown")
+            self._done(run, step, OutcomeKind.FAILURE, error=error)
+            return
+        pool = options.pool
+        if pool is not None and not await self._acquire(run, step, pool, options.pool_key):
+            return
+        try:
+            if not step.started or (options.at_most_once and step.attempts):
+                step.started = True
+                step.due_at = None
+                item = run.compensables.get(step.no)
+                if item is not None:
+                    item.started = True
+                await self.store.write(attempts.mark_started, run.id, step.no)
+            if step.kind is StepKind.MUTATION and self._replaced(run, step, number) is None:
+                await self._mutate(run, step, number)
+                return
+            value = await self._call(run, step, number, options)
+            text = self._encode(step, value)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if run.closing or task is None or task.cancelling():
+                raise
+            error = ErrorInfo("CancelledError", f"{step.name!r} canceled itself")
+            self._done(run, step, OutcomeKind.FAILURE, error=error)
+        except Exception as error:  # an author's function: whatever it raises is the attempt's end
+            await self._failed(run, step, options, number, started_at, error)
+        else:
+            self._done(run, step, OutcomeKind.SUCCESS, text)
+        finally:
+            if pool is not None and not run.closing:
+                await asyncio.shield(self.store.write(pools.release, run.id, [step.no]))
+
+    def replacement(self, run: ActiveRun, name: str, ordinal: int, number: int) -> Replaced | None:
+        """What a test put in the place of this attempt."""
+        if self._replacements is None:
+            return None
+        return self._replacements.find(run.public_id, name, ordinal, number)
+
+    def _replaced(self, run: ActiveRun, step: OpenStep, number: int) -> Replaced | None:
+        return None if step.ask is None else self.replacement(run, step.name, step.ask.ordinal, number)
+
+    async def _call(self, run: ActiveRun, step: OpenStep, number: int, options: StepOptions) -> Any:
+        replaced = self._replaced(run, step, number)
+        if replaced is not None:
+            if replaced.timeout:
+                raise TimeoutError(f"attempt {number} of {step.name!r} timed out")
+            if replaced.error is not None:
+                raise replaced.error
+            return replaced.value
+        ask = step.ask
+        assert ask is not None
+        fn = ask.fn
+        args, kwargs = fn.codec.decode_call(ask.args)
+        if step.kind is StepKind.QUERY:
+            async with self.store.snapshot() as session:
+                return await fn.fn(session, *args, **kwargs)
+        timeout = options.timeout
+        if options.schedule_to_close is not None:
+            left = options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
+            if left <= 0:
+                raise NonRetryable(
+                    f"{step.name!r} did not end within schedule_to_close={options.schedule_to_close:g} s"
+                )
+            timeout = left if timeout is None else min(timeout, left)
+        deadline = None if timeout is None else self.store.clock.now() + timedelta(seconds=timeout)
+        attempt = Attempt(
+            number,
+            f"{run.public_id}:{step.no}",
+            run.public_id,
+            step.no,
+            step.name,
+            deadline,
+            on_log=self.reporter.log(run.id, step.no, number),
+            on_progress=self.reporter.progress(run.id, step.no),
+        )
+        with attempting(attempt):
+            if timeout is None:
+                return await self._invoke(fn, args, kwargs)
+            scope = asyncio.timeout(timeout)
+            try:
+                async with scope:
+                    return await self._invoke(fn, args, kwargs)
+            except TimeoutError:
+                if scope.expired():
+                    raise TimeoutError(f"attempt {number} of {step.name!r} timed out after {timeout:g} s") from None
+                raise
+
+    async def _invoke(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        if fn.is_async:
+            return await fn.fn(*args, **kwargs)
+        context = contextvars.copy_context()
+
+        def call() -> Any:
+            return context.run(fn.fn, *args, **kwargs)
+
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await result if asyncio.iscoroutine(result) else result
+
+    def _encode(self, step: OpenStep, value: Any) -> str:
+        assert step.ask is not None
+        try:
+            text: str = step.ask.fn.codec.encode_result(value)
+        except SignoffError as error:
+            raise NonRetryable(f"the result of {step.name!r} cannot be stored: {error}") from error
+        limit = self.worker.settings.max_value_bytes
+        if len(text) > limit // 4 and len(text.encode()) > limit:
+            raise _TooLarge(
+                f"the result of {step.name!r} has {len(text.encode())} bytes, more than the limit of {limit}"
+            )
+        return text
+
+    # -- ends
+
+    def _done(
+        self,
+        run: ActiveRun,
+        step: OpenStep,
+        kind: OutcomeKind,
+        value: str | None = None,
+        error: ErrorInfo | None = None,
+    ) -> None:
+        self.reporter.forget(run.id, step.no)
+        self.worker.arrived(run, Record(step.no, kind, self.store.clock.now(), value, error))
+
+    async def _failed(
+        self,
+        run: ActiveRun,
+        step: OpenStep,
+        options: StepOptions,
+        number: int,
+        started_at: datetime,
+        error: Exception,
+    ) -> None:
+        info = error_info(error)
+        policy = options.retry if options.retry is not None and not isinstance(options.retry, bool) else None
+        now = self.store.clock.now()
+        elapsed = (now - step.asked_at).total_seconds()
+        decision = decide_retry(policy, number, error, elapsed, self._random, options.schedule_to_close)
+        if isinstance(error, _TooLarge) or step.kind is not StepKind.ACTION or decision.delay is None:
+            await self.reporter.flush()
+            self._done(run, step, OutcomeKind.FAILURE, error=info)
+            return
+        next_at = now + timedelta(seconds=decision.delay)
+        logger.info(
+            "an attempt failed; trying again",
+            run=run.public_id, step=step.no, name=step.name, attempt=number, error=info.message, next_at=str(next_at),
+        )  # fmt: skip
+        written = await self.store.write(
+            attempts.back_off, run.id, run.epoch, run.generation, step.no, number, started_at, info, next_at
+        )
+        if not written:
+            run.load_again = True
+            return
+        step.attempts = number
+        step.due_at = next_at
+        self.worker.timer(run, next_at)
+
+    # -- mutations
+
+    async def _mutate(self, run: ActiveRun, step: OpenStep, number: int) -> None:
+        """The author's writes and the outcome in one transaction, exactly once."""
+        ask = step.ask
+        assert ask is not None
+        fn = ask.fn
+        args, kwargs = fn.codec.decode_call(ask.args)
+        exclusive = self.store.dialect.name == "sqlite"  # the write turn must be taken after the run's turn
+        tries = 0
+        while True:
+            tries += 1
+            turn = False
+            try:
+                if exclusive:
+                    await self.worker.turn(run)
+                    turn = True
+                async with self.store.session() as session:
+                    value = await fn.fn(session, *args, **kwargs)
+                    await session.flush()
+                    text = self._encode(step, value)
+                    if not turn:
+                        await self.worker.turn(run)
+                        turn = True
+                    number_at = await session.run(record_mutation, run.id, run.epoch, run.generation, step.no, text)
+                record = Record(step.no, OutcomeKind.SUCCESS, number_at[1], text, no=number_at[0])
+                self.worker.arrived(run, record)
+                return
+            except Stale:
+                run.load_again = True
+                return
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                if tries >= CONFLICT_TRIES:
+                    raise
+                run.load_again = run.load_again or turn
+                logger.info("a mutation is run again", run=run.public_id, step=step.no, reason=str(error))
+                # whether an unclear commit happened shows in the journal: the run is loaded before anything else
+                if await self.store.read(attempts.has_outcome, run.id, step.no):
+                    run.load_again = True
+                    return
+            finally:
+                if turn:
+                    self.worker.turn_over(run)
+            await asyncio.sleep(self._random.uniform(0, 0.01 * tries))
+
+    # -- pools
+
+    async def _acquire(self, run: ActiveRun, step: OpenStep, pool: str, key: str | None) -> bool:
+        """Wait for a slot. False if the step is not wanted any more."""
+        while True:
+            event = self._pools.setdefault(pool, asyncio.Event())
+            event.clear()
+            result = await self.store.write(pools.acquire, pool, key, self.worker.id, run.id, step.no)
+            if result.granted:
+                return True
+            until = None if result.wait is None else self.store.clock.now() + timedelta(seconds=result.wait)
+            await self.store.clock.wait_until(until, event)
+            if step.no not in run.open:
+                return False
+
+
+class _TooLarge(LimitExceeded):
+    pass
+
+
+def record_mutation(tx: Tx, run_id: int, epoch: int, generation: int, step_no: int, text: str) -> tuple[int, datetime]:
+    """Last before the commit: the fence, then the outcome. Raises Stale if the run is not this worker's any more."""
+    row = lock_run(tx, run_id)
+    if row is None or row.state == RunState.FINAL or row.epoch != epoch or row.generation != generation:
+        raise Stale
+    before = row.outcome_no
+    row = record_due(tx, row)
+    if row.outcome_no != before:
+        raise Stale  # a timer came first: the run is loaded again, in the right order
+    row = record_outcome(tx, row, step_no, OutcomeKind.SUCCESS, text, wake=False)
+    if row is None:
+        raise Stale
+    return row.outcome_no, row.outcome_at
+
+
+def error_info(error: BaseException) -> ErrorInfo:
+    """An exception as the journal keeps it: type, message, `.data` if it is JSON, and the traceback."""
+    data = getattr(error, "data", None)
+    if data is not None:
+        try:
+            json.dumps(data)
+        except (TypeError, ValueError):
+            data = repr(data)
+    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-20)
+    name = "LimitExceeded" if isinstance(error, _TooLarge) else type(error).__name__
+    return ErrorInfo(name, str(error), data, "".join(lines)[-8000:])

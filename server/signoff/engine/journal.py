@@ -1,0 +1,145 @@
+"""Reading journals: rows of the store as replay wants them, for many runs in one query each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from signoff.engine.outcomes import R, Row, S
+from signoff.replay.messages import JournalEntry
+from signoff.store import payloads
+from signoff.store.tables import Definition, Round, Tenant
+from signoff.store.tx import Tx
+from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
+
+D = Definition.__table__  # type: ignore[attr-defined]
+ROUND = Round.__table__  # type: ignore[attr-defined]
+T = Tenant.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(slots=True)
+class StepState:
+    """What the worker must know of an open step beyond replay."""
+
+    attempts: int = 0
+    lost: int = 0
+    due_at: datetime | None = None
+    started: bool = False
+    asked_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A run with its journal, as one read saw them."""
+
+    row: Row
+    args: str | None
+    entries: list[JournalEntry]
+    states: dict[int, StepState]
+    seeds: dict[int, str] = field(default_factory=dict)
+    tenant: str = ""
+    parent: str | None = None
+
+
+@dataclass(slots=True)
+class News:
+    """What was recorded of a run since its program last saw the journal."""
+
+    row: Row
+    entries: list[JournalEntry]
+
+
+def entry_of(row: Row, texts: dict[str, str]) -> JournalEntry:
+    value = texts.get(row.value, row.value) if row.value is not None else None
+    kind = OutcomeKind(row.outcome_kind) if row.outcome_kind is not None else None
+    error = None
+    if kind is OutcomeKind.FAILURE and value is not None:
+        error, value = ErrorInfo.from_json(json.loads(value)), None
+    return JournalEntry(
+        no=row.no,
+        kind=StepKind(row.kind),
+        name=row.name,
+        args=texts.get(row.args, row.args) if row.args is not None else None,
+        generation=row.generation,
+        asked_after=row.asked_after,
+        asked_at=row.asked_at,
+        retired_in=row.retired_in,
+        options=row.options,
+        due_at=row.due_at,
+        outcome_no=row.outcome_no,
+        outcome_kind=kind,
+        ended_at=row.ended_at,
+        value=value,
+        error=error,
+        by_handler=row.by_handler,
+    )
+
+
+def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None) -> dict[int, Loaded]:
+    """The runs (those that exist) with their whole journals; `known` rows are taken as they are."""
+    if known is not None:
+        rows: Sequence[Row] = [known[run_id] for run_id in run_ids]
+    else:
+        rows = tx.conn.execute(sa.select(R).where(R.c.id.in_(run_ids))).all()
+    started = [row.id for row in rows if row.next_no > 0]
+    steps = (
+        tx.conn.execute(sa.select(S).where(S.c.run_id.in_(started)).order_by(S.c.run_id, S.c.no)).all()
+        if started
+        else []
+    )
+    texts = _texts(tx, steps, rows)
+    loaded = {row.id: Loaded(row, texts.get(row.args, row.args) if row.args else None, [], {}) for row in rows}
+    for step in steps:
+        run = loaded[step.run_id]
+        run.entries.append(entry_of(step, texts))
+        if step.outcome_no is None and step.retired_in is None:
+            run.states[step.no] = StepState(step.attempts, step.lost, step.due_at, step.started, step.asked_at)
+    rounds = [row.id for row in rows if row.generation > 1]
+    if rounds:
+        for item in tx.conn.execute(sa.select(ROUND).where(ROUND.c.run_id.in_(rounds))):
+            loaded[item.run_id].seeds[item.generation] = item.seed
+    _name(tx, loaded.values())
+    return loaded
+
+
+def load_news(tx: Tx, known: dict[int, int]) -> dict[int, News]:
+    """Of each run (id -> last outcome known) its row and the outcomes recorded since."""
+    rows = tx.conn.execute(sa.select(R).where(R.c.id.in_(list(known)))).all()
+    news = {row.id: News(row, []) for row in rows}
+    ahead = [row.id for row in rows if row.outcome_no > known[row.id]]
+    if ahead:
+        lowest = min(known[run_id] for run_id in ahead)
+        steps = tx.conn.execute(
+            sa.select(S)
+            .where(S.c.run_id.in_(ahead), S.c.outcome_no > lowest, S.c.retired_in.is_(None))
+            .order_by(S.c.run_id, S.c.outcome_no)
+        ).all()
+        texts = _texts(tx, steps, ())
+        for step in steps:
+            if step.outcome_no > known[step.run_id]:
+                news[step.run_id].entries.append(entry_of(step, texts))
+    return news
+
+
+def _texts(tx: Tx, steps: Iterable[Row], rows: Iterable[Row]) -> dict[str, str]:
+    stored = [text for step in steps for text in (step.args, step.value) if text is not None and text.startswith("@")]
+    stored += [row.args for row in rows if row.args is not None and row.args.startswith("@")]
+    return payloads.get_many(tx, stored) if stored else {}
+
+
+_tenants: dict[tuple[str, int], str] = {}
+
+
+def _name(tx: Tx, runs: Iterable[Loaded]) -> None:
+    key = str(tx.conn.engine.url)
+    for run in runs:
+        tenant = (key, run.row.tenant_id)
+        if tenant not in _tenants:
+            _tenants[tenant] = tx.conn.execute(sa.select(T.c.name).where(T.c.id == run.row.tenant_id)).scalar() or ""
+        run.tenant = _tenants[tenant]
+        if run.row.parent_id is not None:
+            run.parent = tx.conn.execute(sa.select(R.c.public_id).where(R.c.id == run.row.parent_id)).scalar()

@@ -1,0 +1,59 @@
+"""What code a worker has, as the others see it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import sqlalchemy as sa
+
+from signoff.engine.definitions import NewDefinition, register_definitions
+from signoff.engine.outcomes import R
+from signoff.engine.programs import Known
+from signoff.engine.recovery import WD, W
+from signoff.store.tx import Tx
+from signoff.workflow.kinds import RunState
+from signoff.workflow.registry import Registry
+
+
+def register(tx: Tx, worker_id: int, registry: Registry) -> dict[int, Known]:
+    """Writes the definitions and this worker's code of them, and wakes runs that other code had blocked."""
+    found: list[tuple[NewDefinition, str, Any]] = []
+    for workflow in registry.workflows():
+        new = NewDefinition(workflow.name, workflow.version, "workflow", workflow.settings.to_json())
+        found.append((new, workflow.code_hash, workflow))
+    for fn in registry.functions():
+        found.append((NewDefinition(fn.name, 0, "function"), _hash(fn), fn))
+    ids = register_definitions(tx, [new for new, _, _ in found])
+    known = {}
+    for new, code_hash, definition in found:
+        number = ids[new.name, new.version]
+        known[number] = Known(number, new.kind, new.name, new.version, code_hash, definition)
+    tx.conn.execute(sa.delete(WD).where(WD.c.worker_id == worker_id))
+    if known:
+        rows = [{"worker_id": worker_id, "definition_id": k.id, "code_hash": k.code_hash} for k in known.values()]
+        tx.conn.execute(sa.insert(WD), rows)
+    for item in known.values():
+        tx.conn.execute(
+            sa.update(R)
+            .where(
+                R.c.definition_id == item.id,
+                R.c.blocked_reason.is_not(None),
+                R.c.state != RunState.FINAL.value,
+                R.c.blocked_hash != item.code_hash,
+            )
+            .values(blocked_reason=None, blocked_hash=None, ready=0, touch_no=R.c.touch_no + 1)
+        )
+    tx.notify("ready")
+    return known
+
+
+def unregister(tx: Tx, worker_id: int) -> None:
+    """The worker ends in order."""
+    tx.conn.execute(sa.delete(WD).where(WD.c.worker_id == worker_id))
+    tx.conn.execute(sa.update(W).where(W.c.id == worker_id).values(lost_at=tx.now))
+
+
+def _hash(fn: Any) -> str:
+    code = getattr(fn.fn, "__code__", None)
+    return hashlib.sha256(code.co_code if code is not None else fn.name.encode()).hexdigest()[:16]

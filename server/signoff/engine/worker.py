@@ -1,0 +1,665 @@
+"""The worker: claims runs, drives their programs, executes their steps, keeps their timers."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import structlog
+
+from signoff.engine import blocking, recovery, registration
+from signoff.engine.active import ActiveRun, OpenStep
+from signoff.engine.advance import Advance, Applied, Record, apply_advances
+from signoff.engine.building import Builder
+from signoff.engine.claims import Claimed, claim, release
+from signoff.engine.completion import Completions
+from signoff.engine.driver import Driver, Overrun
+from signoff.engine.events import misfit_by
+from signoff.engine.execution import Executor, StepReplacements
+from signoff.engine.journal import load
+from signoff.engine.programs import Known, make_replayer
+from signoff.engine.settings import EngineSettings
+from signoff.engine.solo import commit_alone
+from signoff.replay.messages import Finish
+from signoff.store.liveness import Liveness
+from signoff.store.store import Store
+from signoff.store.tx import Notice
+from signoff.workflow.kinds import FUNCTION_KINDS, OutcomeKind, ResultKind, RunState, StepKind
+from signoff.workflow.registry import Registry
+
+logger = structlog.get_logger(__name__)
+
+CLAIM_BATCH = 200
+RECOVERY_EVERY = 2.0  # seconds between looks for lost workers
+RETRY_PAUSE = 0.2  # seconds before an advance that the store could not write is tried again
+
+
+class Worker:
+    """Runs everything that its registry has the code of, until `stop()`. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        liveness: Liveness,
+        *,
+        settings: EngineSettings | None = None,
+        replacements: StepReplacements | None = None,
+    ) -> None:
+        self.store, self.registry, self.liveness = store, registry, liveness
+        self.settings = settings or EngineSettings()
+        self.executor = Executor(self, replacements)
+        self.completions = Completions(self)
+        self.id = 0
+        self.active: dict[int, ActiveRun] = {}
+        self.stopping = False
+        self._known: dict[int, Known] = {}
+        self._cache: OrderedDict[int, ActiveRun] = OrderedDict()
+        self.apply = partial(apply_advances, misfit=misfit_by(registry))
+        self._committer = store.committer(self.apply)
+        self._claim_wanted = asyncio.Event()
+        self._timer_wake = asyncio.Event()
+        self._timers: list[tuple[datetime, int]] = []
+        self._next_wake: datetime | None = None
+        self._claiming = False
+        self._loading = 0
+        self._later: set[asyncio.TimerHandle] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._quiet_waiters: list[asyncio.Future[None]] = []
+        self._failures: dict[int, int] = {}
+
+    # -- life
+
+    async def start(self) -> None:
+        """Take over what lost workers left, register the code, begin to claim."""
+        self._loop = asyncio.get_running_loop()
+        self._driver = Driver(self.settings.handler_limit)
+        self.id = await self.liveness.start()
+        if self.store.dialect.name == "sqlite":
+            while await self.store.write(recovery.take_over, None, self.id):
+                pass
+        self._known = await self.store.write(registration.register, self.id, self.registry)
+        self._unsubscribe = self.store.subscribe(self._heard)
+        self._tasks = [
+            asyncio.create_task(self._claim_loop(), name="signoff-claims"),
+            asyncio.create_task(self._timer_loop(), name="signoff-timers"),
+            asyncio.create_task(self._recovery_loop(), name="signoff-recovery"),
+        ]
+        self.completions.start()
+        self._claim_wanted.set()
+
+    async def refresh_definitions(self) -> None:
+        """After code was registered while the worker runs (a reload, a notebook cell)."""
+        self._known = await self.store.write(registration.register, self.id, self.registry)
+        for run in self._cache.values():
+            self._forget(run)
+        self._cache.clear()
+        self._claim_wanted.set()
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """Claim no more, let running attempts end for up to `grace` seconds, hand the rest back."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.completions.stop()
+        deadline = self._loop.time() + grace
+        while (running := self._running()) and (left := deadline - self._loop.time()) > 0:
+            await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while any(run.busy for run in self.active.values()):
+            await asyncio.sleep(0.005)  # an advance under way is committed or refused within moments
+        held = [(run.id, run.epoch) for run in self.active.values()]
+        for run in self.active.values():
+            run.closing = True
+            for attempt in run.tasks.values():
+                attempt.cancel()
+        await asyncio.gather(
+            *(task for run in self.active.values() for task in run.tasks.values()), return_exceptions=True
+        )
+        if held:
+            await self.store.write(release, held)
+        for run in (*self.active.values(), *self._cache.values()):
+            self._forget(run)
+        self.active.clear()
+        self._cache.clear()
+        self.executor.close()
+        self._driver.stop()
+        await self.store.write(registration.unregister, self.id)
+        await self.liveness.stop()
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [task for run in self.active.values() for task in run.tasks.values() if not task.done()]
+
+    def busy(self) -> int:
+        """How many runs are held at this moment."""
+        return len(self.active)
+
+    async def settled(self) -> None:
+        """Returns when nothing can happen any more without time passing or something from outside."""
+        while not self._is_quiet():
+            waiter = self._loop.create_future()
+            self._quiet_waiters.append(waiter)
+            await waiter
+            await asyncio.sleep(0)
+
+    def _is_quiet(self) -> bool:
+        if self._claim_wanted.is_set() or self._claiming or self._loading or self._later or self.completions.working:
+            return False
+        now = self.store.clock.now()
+        if self._next_wake is not None and self._next_wake <= now:
+            return False
+        if self._timers and self._timers[0][0] <= now:
+            return False
+        return all(not run.busy and not run.pending and not run.tasks for run in self.active.values())
+
+    def check_quiet(self) -> None:
+        if self._quiet_waiters and self._is_quiet():
+            waiters, self._quiet_waiters = self._quiet_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # -- claiming
+
+    def _heard(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            if notice.kind in ("ready", "resync"):
+                self._claim_wanted.set()
+            elif notice.kind == "pool":
+                self.executor.pool_changed(notice.key)
+            elif notice.kind == "completion":
+                self.completions.wake()
+
+    async def _claim_loop(self) -> None:
+        while True:
+            await self._claim_wanted.wait()
+            self._claim_wanted.clear()
+            room = min(self.settings.max_active - len(self.active), CLAIM_BATCH)
+            if room <= 0 or not self.liveness.healthy:
+                self._call_later(0.05, self._claim_wanted.set)
+                continue
+            self._claiming = True
+            try:
+                claimed = await self._claim(room)
+            except Exception:  # the store is away: its callers hear of it, this loop goes on when it is back
+                logger.exception("claiming runs failed; trying again")
+                self._call_later(RETRY_PAUSE, self._claim_wanted.set)
+                continue
+            finally:
+                self._claiming = False
+            if claimed.more:
+                self._claim_wanted.set()
+            self._take(claimed)
+            self.check_quiet()
+
+    async def _claim(self, room: int) -> Claimed:
+        known = {run.id: (run.generation, run.outcome_no) for run in (*self._cache.values(), *self.active.values())}
+        call = self.store.read if self.store.dialect.name == "sqlite" else self.store.write
+        return await call(claim, self.id, list(self._known), known, list(self.active), room)
+
+    def _take(self, claimed: Claimed) -> None:
+        self._next_wake = claimed.next_wake
+        self._timer_wake.set()
+        for loaded in claimed.loaded:
+            run = self.active.get(loaded.row.id)
+            if run is None:
+                self._cached(loaded.row.id, drop=True)
+                self._begin(ActiveRun(loaded))
+        for news in claimed.news:
+            run = self.active.get(news.row.id)
+            if run is not None:
+                self._refresh(run, news.row, news.entries)
+                continue
+            run = self._cached(news.row.id)
+            if run is None:  # evicted between the question and the answer
+                self._claim_wanted.set()
+                self._reload_later(news.row.id)
+                continue
+            self.active[run.id] = run
+            run.closing = False
+            run.forced = True
+            self._refresh(run, news.row, news.entries)
+
+    def _cached(self, run_id: int, *, drop: bool = False) -> ActiveRun | None:
+        run = self._cache.pop(run_id, None)
+        if run is not None and drop:
+            self._forget(run)
+            return None
+        return run
+
+    def _begin(self, run: ActiveRun) -> None:
+        self.active[run.id] = run
+        run.code_hash = self._known[run.definition_id].code_hash
+        self.pump(run)
+
+    def _refresh(self, run: ActiveRun, row: Any, entries: Sequence[Any]) -> None:
+        """Something from outside happened to a run that is in memory."""
+        if run.busy:
+            run.stale = True  # the advance under way is refused if it must be; then look again
+            return
+        if row.state == RunState.FINAL or row.generation != run.generation:
+            self._reload(run)
+            return
+        if row.outcome_no <= run.outcome_no and row.requested == run.requested and row.epoch == run.epoch:
+            self.pump(run)
+            return
+        if run.drains or (row.requested != run.requested and row.requested != "cancel") or row.ending is not None:
+            self._reload(run)
+            return
+        run.take_row(row)
+        for entry in entries:
+            if entry.kind is StepKind.CANCEL:
+                run.take_cancel(entry)
+            kind = OutcomeKind.SUCCESS if entry.outcome_kind is None else entry.outcome_kind
+            run.pending.append(
+                Record(
+                    entry.no,
+                    kind,
+                    entry.ended_at,
+                    entry.value,
+                    entry.error,
+                    no=entry.outcome_no,
+                    cancel_request=entry.kind is StepKind.CANCEL,
+                )
+            )
+        run.forced = True
+        self.pump(run)
+
+    # -- one run
+
+    def pump(self, run: ActiveRun) -> None:
+        """Drive the run if there is anything to hand over or to write."""
+        if run.busy or run.closing:
+            return
+        if run.load_again:
+            self._reload(run)
+            return
+        if run.turn_waiters:
+            run.turn_waiters.popleft().set_result(None)
+            run.busy = True
+            return
+        now = self.store.clock.now()
+        recorded = [record for record in run.pending if record.no is not None]
+        recorded.sort(key=lambda record: record.no or 0)
+        fresh = [record for record in run.pending if record.no is None]
+        fresh += run.due_records(now)
+        fresh.sort(key=lambda record: record.at)
+        force_cancel = (
+            run.grace_at is not None and run.grace_at <= now and run.requested == "cancel" and run.ending is None
+        )
+        if not (recorded or fresh or run.forced or force_cancel):
+            self._start_due(run, now)
+            if not run.tasks and not any(step.executable(now) for step in run.open.values()):
+                run.forced = True  # nothing runs any more: the advance that lets it go
+            else:
+                return
+        run.pending.clear()
+        run.busy = True
+        self._driver.submit(
+            partial(self._drive, run, [*recorded, *fresh], now, force_cancel), partial(self._overran, run)
+        )
+
+    def _drive(self, run: ActiveRun, records: list[Record], now: datetime, force_cancel: bool) -> None:
+        """On the driver thread."""
+        try:
+            known = self._known[run.definition_id]
+            builder = Builder(run, known, self.registry, self.settings, self.id, now)
+            builder.build(records, partial(make_replayer, run, known, self.registry, self.settings))
+            if force_cancel and builder.finish is None:
+                builder.finish = Finish(ResultKind.CANCELED)
+            if builder.inline:
+                self._post(self._alone, run, builder)
+                return
+            builder.done()
+            advance = builder.advance
+            if advance.finished is not None and run.options.get("on_complete"):
+                self._post(self._alone, run, builder)
+                return
+        except Exception as error:  # ours, not the author's: shown on the run, never swallowed
+            if not self._driver.interrupted:
+                logger.exception("driving a run failed", run=run.public_id)
+                self._post(self._broken, run, f"{type(error).__name__}: {error}")
+            return
+        if not self._driver.interrupted:
+            self._committer.submit(advance, partial(self._committed, run, advance))
+
+    async def drive_on(self, call: Callable[[], None]) -> None:
+        """Run a piece of driving on the driver thread and wait for it."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def job() -> None:
+            try:
+                call()
+            except Overrun:
+                raise
+            except Exception as error:  # handed to the awaiting side
+                self._post(_fail, done, error)
+            else:
+                self._post(_finish, done)
+
+        self._driver.submit(job, lambda line: self._post(_fail, done, Overrun(line)))
+        await done
+
+    def _post(self, call: Callable[..., Any], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+    def _alone(self, run: ActiveRun, builder: Builder) -> None:
+        task = asyncio.create_task(commit_alone(self, run, builder))
+        self._loading += 1
+        task.add_done_callback(partial(self._alone_done, run))
+
+    def _alone_done(self, run: ActiveRun, task: asyncio.Task[tuple[Advance, Applied]]) -> None:
+        self._loading -= 1
+        error = task.exception() if not task.cancelled() else asyncio.CancelledError()
+        if error is not None:
+            if isinstance(error, Overrun):
+                self._overran(run, str(error))
+                return
+            self._committed(run, None, error)
+        else:
+            advance, applied = task.result()
+            self._committed(run, advance, applied)
+
+    def _committed(self, run: ActiveRun, advance: Advance | None, result: Applied | BaseException) -> None:
+        run.busy = False
+        if run.closing and self.stopping:
+            return
+        if isinstance(result, BaseException) or advance is None:
+            failures = self._failures[run.id] = self._failures.get(run.id, 0) + 1
+            logger.error("an advance could not be written", run=run.public_id, error=str(result), tries=failures)
+            run.load_again = True
+            if failures >= 5:
+                self._broken(run, f"its progress cannot be written: {result}")
+            else:
+                self._call_later(RETRY_PAUSE * failures, partial(self._reload, run))
+            return
+        self._failures.pop(run.id, None)
+        if not result.ok:
+            run.load_again = True
+            self._reload(run)
+            return
+        columns = advance.columns
+        run.state, run.outcome_no, run.outcome_at = columns["state"], columns["outcome_no"], columns["outcome_at"]
+        run.started_at, run.blocked, run.wake_at = columns["started_at"], columns["blocked_reason"], columns["wake_at"]
+        run.driven_no, run.next_no = columns["driven_no"], columns["next_no"]
+        run.forced = False
+        run.pending.extend(result.arrived)
+        if run.state == RunState.FINAL:
+            self._drop(run)
+            return
+        if run.load_again and not advance.parks:
+            self._reload(run)  # it was blocked while steps run: what they bring is recorded
+            return
+        for no in [no for no in run.tasks if no not in run.open]:
+            run.tasks[no].cancel()
+        if advance.parks:
+            self._park(run)
+            return
+        if run.wake_at is not None:
+            heapq.heappush(self._timers, (run.wake_at, run.id))
+            self._timer_wake.set()
+        if run.turn_waiters or run.pending:
+            self._start_new(run, advance)
+            self.pump(run)
+            return
+        self._start_new(run, advance)
+        if run.stale:
+            run.stale = False
+            self._claim_wanted.set()
+        now = self.store.clock.now()
+        if (run.wake_at is not None and run.wake_at <= now) or not run.tasks:
+            self.pump(run)
+        self.check_quiet()
+
+    def _start_new(self, run: ActiveRun, advance: Advance) -> None:
+        if run.drains or self.stopping:
+            return
+        now = self.store.clock.now()
+        if len(run.tasks) == 0:
+            self._start_due(run, now)
+        else:
+            for step in advance.steps:
+                found = run.open.get(step["no"])
+                if found is not None and found.executable(now) and found.no not in run.tasks:
+                    self._execute(run, found)
+
+    def _start_due(self, run: ActiveRun, now: datetime) -> None:
+        if run.drains or self.stopping:
+            return
+        for step in list(run.open.values()):
+            if step.executable(now) and step.no not in run.tasks and step.ask is not None:
+                self._execute(run, step)
+
+    def _execute(self, run: ActiveRun, step: OpenStep) -> None:
+        if step.kind not in FUNCTION_KINDS or not self.liveness.healthy:
+            return
+        task = asyncio.create_task(self.executor.attempt(run, step))
+        run.tasks[step.no] = task
+        task.add_done_callback(partial(self._attempt_done, run, step.no))
+
+    def _attempt_done(self, run: ActiveRun, step_no: int, task: asyncio.Task[None]) -> None:
+        if run.tasks.get(step_no) is task:
+            del run.tasks[step_no]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("an attempt ended without an outcome", run=run.public_id, step=step_no, exc_info=error)
+            run.load_again = True
+            self._call_later(RETRY_PAUSE, partial(self.pump, run))
+            return
+        if self.active.get(run.id) is run:
+            self.pump(run)
+        self.check_quiet()
+
+    def arrived(self, run: ActiveRun, record: Record) -> None:
+        """A step of this worker ended."""
+        if record.no is not None:
+            run.outcome_no = max(run.outcome_no, record.no)
+            run.outcome_at = record.at
+        run.pending.append(record)
+
+    async def turn(self, run: ActiveRun) -> None:
+        """Wait until no advance of the run is under way, and keep it so until `turn_over`."""
+        if run.busy:
+            waiter = self._loop.create_future()
+            run.turn_waiters.append(waiter)
+            await waiter
+        run.busy = True
+
+    def turn_over(self, run: ActiveRun) -> None:
+        run.busy = False
+        if run.turn_waiters:
+            self.pump(run)
+
+    def timer(self, run: ActiveRun, moment: datetime) -> None:
+        heapq.heappush(self._timers, (moment, run.id))
+        self._timer_wake.set()
+
+    # -- letting go
+
+    def _park(self, run: ActiveRun) -> None:
+        self.active.pop(run.id, None)
+        if run.wake_at is not None and run.blocked is None and run.requested != "pause":
+            self._wake_at(run.wake_at)
+        if run.replayer is not None and not run.load_again and self.settings.cached_programs:
+            self._cache[run.id] = run
+            self._cache.move_to_end(run.id)
+            while len(self._cache) > self.settings.cached_programs:
+                _, oldest = self._cache.popitem(last=False)
+                self._forget(oldest)
+        else:
+            self._forget(run)
+        if run.pending or run.stale:
+            run.stale = False
+            self._claim_wanted.set()
+        self.check_quiet()
+
+    def _drop(self, run: ActiveRun) -> None:
+        self.active.pop(run.id, None)
+        self._forget(run)
+        if len(self.active) < self.settings.max_active // 2:
+            pass
+        self.check_quiet()
+
+    def _forget(self, run: ActiveRun) -> None:
+        run.closing = True
+        for task in run.tasks.values():
+            task.cancel()
+        for waiter in run.turn_waiters:
+            if not waiter.done():
+                waiter.cancel()
+        run.turn_waiters.clear()
+        if run.replayer is not None:
+            replayer, run.replayer = run.replayer, None
+            self._driver.submit(replayer.close, lambda line: None)
+
+    def _reload(self, run: ActiveRun) -> None:
+        if run.busy or self.active.get(run.id) is not run:
+            return
+        run.busy = True
+        self._loading += 1
+        asyncio.create_task(self._reload_now(run)).add_done_callback(lambda task: task.exception())
+
+    async def _reload_now(self, run: ActiveRun) -> None:
+        """Take the run as the store has it; what its attempts brought and is not written yet is kept."""
+        try:
+            if run.replayer is not None:
+                self._driver.submit(run.replayer.close, lambda line: None)
+                run.replayer = None
+            loaded = (await self.store.read(load, [run.id])).get(run.id)
+        except Exception:  # the store is away
+            logger.exception("loading a run failed; trying again", run=run.public_id)
+            run.busy = False
+            self._call_later(RETRY_PAUSE, partial(self._reload, run))
+            return
+        finally:
+            self._loading -= 1
+        run.busy = False
+        mine = self.store.dialect.name == "sqlite" or (loaded is not None and loaded.row.worker_id == self.id)
+        if loaded is None or loaded.row.state == RunState.FINAL or not mine:
+            self._drop(run)
+            return
+        again = loaded.row.generation != run.generation
+        kept = [record for record in run.pending if record.no is None and not again]
+        run.take(loaded)
+        run.pending.clear()
+        run.pending.extend(record for record in kept if record.step_no in run.open)
+        run.load_again = run.stale = False
+        run.forced = True
+        for no in list(run.tasks):
+            if no not in run.open or again:
+                run.tasks[no].cancel()
+        self.pump(run)
+
+    def _reload_later(self, run_id: int) -> None:
+        async def again() -> None:
+            loaded = (await self.store.read(load, [run_id])).get(run_id)
+            if loaded is not None and run_id not in self.active and loaded.row.state != RunState.FINAL:
+                self._begin(ActiveRun(loaded))
+
+        self._loading += 1
+        asyncio.create_task(again()).add_done_callback(self._loaded_later)
+
+    def _loaded_later(self, task: asyncio.Task[None]) -> None:
+        self._loading -= 1
+        if not task.cancelled() and task.exception() is not None:
+            self._claim_wanted.set()
+
+    def _overran(self, run: ActiveRun, line: str) -> None:
+        """From the watchdog's thread: a handler computes without awaiting."""
+        text = f"the handler computed for more than {self.settings.handler_limit:g} s without awaiting, at {line}"
+        self._post(self._block, run, {"type": "stuck", "title": text, "line": line})
+
+    def _broken(self, run: ActiveRun, text: str) -> None:
+        self._block(run, {"type": "internal", "title": text})
+
+    def _block(self, run: ActiveRun, reason: dict[str, Any]) -> None:
+        known = self._known.get(run.definition_id)
+        run.replayer = None  # its thread may still be inside
+        run.load_again = True
+        self._loading += 1
+        self._failures.pop(run.id, None)
+        writing = self.store.write(
+            blocking.block, run.id, run.epoch, run.generation, json.dumps(reason), known.code_hash if known else ""
+        )
+        asyncio.ensure_future(writing).add_done_callback(partial(self._block_done, run))
+
+    def _block_done(self, run: ActiveRun, task: asyncio.Future[bool]) -> None:
+        self._loading -= 1
+        run.busy = False
+        if task.cancelled() or task.exception() is not None:
+            logger.error("a blocked run could not be marked", run=run.public_id)
+            self._call_later(RETRY_PAUSE, partial(self._reload, run))
+        else:
+            self._reload(run)
+
+    # -- time
+
+    def _wake_at(self, moment: datetime) -> None:
+        if self._next_wake is None or moment < self._next_wake:
+            self._next_wake = moment
+            self._timer_wake.set()
+
+    async def _timer_loop(self) -> None:
+        clock = self.store.clock
+        while True:
+            moments = [moment for moment in (self._next_wake, self._timers[0][0] if self._timers else None) if moment]
+            self._timer_wake.clear()
+            await clock.wait_until(min(moments, default=None), self._timer_wake)
+            now = clock.now()
+            if self._next_wake is not None and self._next_wake <= now:
+                self._next_wake = None
+                self._claim_wanted.set()
+            while self._timers and self._timers[0][0] <= now:
+                _, run_id = heapq.heappop(self._timers)
+                run = self.active.get(run_id)
+                if run is not None:
+                    self._start_due(run, now)
+                    self.pump(run)
+            self.check_quiet()
+
+    def _call_later(self, delay: float, call: Callable[[], Any]) -> None:
+        def run() -> None:
+            self._later.discard(handle)
+            if not self.stopping:
+                call()
+
+        handle = self._loop.call_later(delay, run)
+        self._later.add(handle)
+
+    async def _recovery_loop(self) -> None:
+        if self.store.dialect.name == "sqlite":
+            return
+        while True:
+            try:
+                lost = await self._maybe(self.liveness.lost())
+                while lost and await self.store.write(recovery.take_over, lost, self.id):
+                    pass
+            except Exception:  # the store is away; lost workers are looked for when it is back
+                logger.exception("looking for lost workers failed")
+            await asyncio.sleep(RECOVERY_EVERY)
+
+    async def _maybe(self, value: Any) -> Any:
+        return await value if isinstance(value, Awaitable) else value
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
