@@ -34,8 +34,8 @@ class Envelope(Generic[T]):
 class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
     """The result of a step to come. The step has begun already, awaited or not.
 
-    A future, so that gather, wait, shield and wait_for use it as it is; a coroutine, because create_task takes nothing else.
-    Canceling it (as asyncio does for branches that nobody needs any more) cancels the step.
+    A future, so that gather, wait, shield and wait_for use it as it is; a coroutine, because create_task takes nothing
+    else. Canceling it (as asyncio does for branches that nobody needs any more) cancels the step.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
                 self.program.request_cancel()
             else:
                 self.set_exception(
-                    errors.EventTimeout(f"{self.kind} {self.name!r}: the deadline came first", step=self.name, step_no=outcome.step_no)
+                    errors.EventTimeout(
+                        f"{self.kind} {self.name!r}: the deadline came first", step=self.name, step_no=outcome.step_no
+                    )
                 )
         elif kind is OutcomeKind.CANCELED:
             if self.kind is StepKind.CHILD:
@@ -96,7 +98,7 @@ class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
 
     def _error(self, outcome: Outcome) -> BaseException:
         error = outcome.error or ErrorInfo("Error", "no details were recorded")
-        where = {"step": self.name, "step_no": outcome.step_no}
+        where: dict[str, Any] = {"step": self.name, "step_no": outcome.step_no}
         if self.kind is StepKind.CHILD and error.type == "RunFailed":
             data = _data(error)
             cause = ErrorInfo.from_json(data["error"]) if isinstance(data.get("error"), dict) else error
@@ -130,7 +132,8 @@ class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
 # What the engine refuses by itself, with no function of the author's at work.
 _ENGINE_KINDS = frozenset({StepKind.CHILD, StepKind.EVENT, StepKind.ASK, StepKind.SLEEP})
 _ENGINE_ERRORS: dict[str, Any] = {
-    kind.__name__: kind for kind in (errors.Conflict, errors.InvalidInput, errors.LimitExceeded, errors.NeedsDecision, errors.NotFound)
+    kind.__name__: kind
+    for kind in (errors.Conflict, errors.InvalidInput, errors.LimitExceeded, errors.NeedsDecision, errors.NotFound)
 }
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from signoff.replay.messages import Drive, Host, JournalEntry, NewStep, Outcome, Program
+from signoff.replay.messages import Drive, Finish, Host, JournalEntry, NewStep, Outcome, Program
 from signoff.replay.replayer import Replayer
 from signoff.workflow.errors import Mismatch
 from signoff.workflow.kinds import StepKind
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Diverged(Mismatch):
@@ -31,6 +33,7 @@ class Shadow:
         driven_no: int,
         next_no: int,
         generation: int,
+        start_no: int = 0,
     ) -> None:
         self._make = make_program
         self._args = args
@@ -38,6 +41,7 @@ class Shadow:
         self._driven_no = driven_no
         self._next_no = next_no
         self._generation = generation
+        self._start_no = start_no
 
     def after(self, drive: Drive, next_no: int, no: int | None = None, outcome: Outcome | None = None) -> None:
         """`drive` is what `outcome` of step `no` brought; without an outcome, what catching up brought. Diverged."""
@@ -50,15 +54,18 @@ class Shadow:
             driven_no=self._driven_no,
             next_no=self._next_no,
             generation=self._generation,
+            start_no=self._start_no,
         )
         try:
             require_same(drive, second.catch_up())
         finally:
             second.close()
-        moment = max((row.ended_at or row.asked_at for row in self.rows.values()), default=datetime.min)
+        moment = max((row.ended_at or row.asked_at for row in self.rows.values()), default=_EPOCH)
         for new in drive.asks:
             ask = new.ask
-            self.rows[new.no] = JournalEntry(new.no, ask.kind, ask.name, ask.args, self._generation, new.asked_after, moment)
+            self.rows[new.no] = JournalEntry(
+                new.no, ask.kind, ask.name, ask.args, self._generation, new.asked_after, moment
+            )
         for canceled in drive.cancels:
             self.rows[canceled] = replace(self.rows[canceled], by_handler=True)
         self._driven_no, self._next_no = drive.driven_no, next_no
@@ -66,7 +73,9 @@ class Shadow:
     def _record(self, no: int | None, outcome: Outcome) -> None:
         if no is None:
             no = -outcome.no if outcome.step_no is None else outcome.step_no
-            self.rows[no] = JournalEntry(no, StepKind.CANCEL, "cancel", None, outcome.generation, outcome.no - 1, outcome.at)
+            self.rows[no] = JournalEntry(
+                no, StepKind.CANCEL, "cancel", None, outcome.generation, outcome.no - 1, outcome.at
+            )
             self._next_no = max(self._next_no, no + 1)
         if no in self.rows:
             self.rows[no] = replace(
@@ -86,17 +95,19 @@ def require_same(first: Drive, second: Drive) -> None:
             raise Diverged(
                 "a second replay asks for another step", recorded=_show(one), expected=_show(other), step_no=one.no
             )
-    for one_side, other_side in ((first.asks, second.asks), (second.asks, first.asks)):
-        if len(one_side) > len(other_side):
-            extra = one_side[len(other_side)]
-            sides: dict[str, Any] = {"recorded" if one_side is first.asks else "expected": _show(extra)}
-            raise Diverged("one of two replays asks for one more step", step_no=extra.no, **sides)
-    for what in ("cancels", "logs", "finish", "driven_no"):
-        one, other = getattr(first, what), getattr(second, what)
-        if what == "finish" and one is not None and other is not None:
-            one, other = _end(one), _end(other)
-        if one != other:
-            raise Diverged(f"a second replay differs in its {what}", recorded=str(one), expected=str(other))
+    more, fewer = sorted((first.asks, second.asks), key=len, reverse=True)
+    if len(more) > len(fewer):
+        extra = more[len(fewer)]
+        shown = {"recorded" if more is first.asks else "expected": _show(extra)}
+        raise Diverged("one of two replays asks for one more step", step_no=extra.no, **shown)
+    for what, side, other_side in (
+        ("cancels", first.cancels, second.cancels),
+        ("logs", first.logs, second.logs),
+        ("end", _end(first.finish), _end(second.finish)),
+        ("outcomes", first.driven_no, second.driven_no),
+    ):
+        if side != other_side:
+            raise Diverged(f"a second replay differs in its {what}", recorded=str(side), expected=str(other_side))
 
 
 def _key(new: NewStep) -> tuple[Any, ...]:
@@ -105,7 +116,9 @@ def _key(new: NewStep) -> tuple[Any, ...]:
     return new.no, new.asked_after, ask.index, ask.kind, ask.name, ask.ordinal, args, ask.detail
 
 
-def _end(finish: Any) -> tuple[Any, ...]:
+def _end(finish: Finish | None) -> tuple[Any, ...] | None:
+    if finish is None:
+        return None
     error = finish.error
     # Not the traceback: memory addresses and the like may stand in it.
     return finish.kind, finish.value, None if error is None else (error.type, error.message, error.data, error.step_no)

@@ -18,6 +18,8 @@ class Driven(Protocol):
 # The program whose handler runs in this context; the handler's tasks inherit it, nothing else has it.
 driven: contextvars.ContextVar[Driven | None] = contextvars.ContextVar("signoff_driven", default=None)
 
+# Audit events have fixed names, so the verdict on each is kept.
+_verdicts: dict[str, str | None] = {}
 _PREFIXES = ("socket.", "subprocess.", "shutil.", "tempfile.", "sqlite3.", "urllib.", "http.", "ftplib.", "smtplib.")
 _EVENTS = {
     "open": "opens a file",
@@ -28,7 +30,10 @@ _EVENTS = {
     "glob.glob": "reads a folder",
     "os.listdir": "reads a folder",
     "os.scandir": "reads a folder",
-    **{f"os.{name}": "starts a process" for name in ("system", "exec", "fork", "forkpty", "posix_spawn", "spawn", "startfile")},
+    **{
+        f"os.{name}": "starts a process"
+        for name in ("system", "exec", "fork", "forkpty", "posix_spawn", "spawn", "startfile")
+    },
     **{
         f"os.{name}": "changes files or the environment"
         for name in (
@@ -54,11 +59,13 @@ def install() -> None:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    what = _EVENTS.get(event)
+    try:
+        what = _verdicts[event]
+    except KeyError:
+        other = "uses the network, a process or a file" if event.startswith(_PREFIXES) else None
+        what = _verdicts[event] = _EVENTS.get(event, other)
     if what is None:
-        if not event.startswith(_PREFIXES):
-            return
-        what = "uses the network, a process or a file"
+        return
     program = driven.get()
     if program is None or _harmless(event, args):
         return

@@ -6,15 +6,17 @@ Semi-private calls of asyncio are needed to be the running loop without running 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVarTuple
 
-from signoff.workflow.retry import as_seconds
+from signoff.workflow.amounts import as_seconds
 
+_Ts = TypeVarTuple("_Ts")
 _swap_current_task = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12 and later
 
 
@@ -81,12 +83,13 @@ class Loop(asyncio.AbstractEventLoop):
         outer = events._get_running_loop()
         outer_task = _swap_current_task(outer, None) if outer is not None and _swap_current_task is not None else None
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, self._finalize_generator)
+        if hooks.finalizer is not _finalize_generator:
+            sys.set_asyncgen_hooks(None, _finalize_generator)
         events._set_running_loop(self)
         try:
             while ready:
                 handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]  # as asyncio's own loop asks, without a call
+                if not handle._cancelled:  # as asyncio's own loop asks, without a call
                     try:
                         handle._run()
                     except Interrupted:
@@ -95,7 +98,8 @@ class Loop(asyncio.AbstractEventLoop):
                         pass  # raised by the handler itself: the task has it too, and ends with it
         finally:
             events._set_running_loop(outer)
-            sys.set_asyncgen_hooks(*hooks)
+            if outer is not None:  # else they stay: this thread drives programs
+                sys.set_asyncgen_hooks(*hooks)
             if outer_task is not None and _swap_current_task is not None:
                 _swap_current_task(outer, outer_task)
 
@@ -117,10 +121,9 @@ class Loop(asyncio.AbstractEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # on purpose, not an oversight
                 coro = task.get_coro()
                 if coro is not None:
-                    try:
+                    # A handler's `finally` that awaits, or whatever it raises: the program is gone.
+                    with contextlib.suppress(Exception, asyncio.CancelledError):
                         coro.close()
-                    except (Exception, asyncio.CancelledError):
-                        pass  # a handler's `finally` that awaits, or whatever it raises: the program is gone
         self._ready.clear()
 
     # What asyncio asks of a loop
@@ -138,7 +141,7 @@ class Loop(asyncio.AbstractEventLoop):
         return self.closed
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         if not self.closed:
@@ -146,7 +149,7 @@ class Loop(asyncio.AbstractEventLoop):
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, delay: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         seconds = as_seconds(round(delay, 6), "a delay", minimum=float("-inf"))
         timer = Timer(self.time() + seconds, callback, args, self, context)
@@ -159,14 +162,14 @@ class Loop(asyncio.AbstractEventLoop):
         return timer
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_later(when - self.time(), callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(
+    def create_task(  # type: ignore[override]  # wider, for the parameters of all versions of Python
         self, coro: Coroutine[Any, Any, Any], *, name: object = None, context: Any = None, **options: Any
     ) -> Task:
         options.pop("eager_start", None)
@@ -194,10 +197,12 @@ class Loop(asyncio.AbstractEventLoop):
         if "handle" in context and error is not None and not self.closed:
             self.host.callback_failed(str(context.get("message", "")), error)
 
-    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        # Dropped by the handler itself: its clean-up runs as a task. By the garbage collector, between drives: left.
-        if not self.closed and events._get_running_loop() is self:
-            self.create_task(generator.aclose())
+
+def _finalize_generator(generator: AsyncGenerator[Any, Any]) -> None:
+    # Dropped by the handler itself: its clean-up runs as a task. By the garbage collector, between drives: left.
+    loop = events._get_running_loop()
+    if isinstance(loop, Loop) and not loop.closed:
+        _ = loop.create_task(generator.aclose())
 
 
 _SUBSTITUTES = {

@@ -46,7 +46,9 @@ class ChildDetail:
     workflow: str
     version: int | None = None
     detached: bool = False
-    start: dict[str, Any] = field(default_factory=dict)  # plain JSON: run_id, idempotency_key, labels, priority, retention
+    # plain JSON: run_id, idempotency_key, labels, priority, retention, run_at (ISO), run_after (seconds),
+    # on_complete {name, context}
+    start: dict[str, Any] = field(default_factory=dict)
 
 
 Detail = SleepDetail | EventDetail | AskDetail | ChildDetail | None
@@ -65,7 +67,7 @@ class AskStep:
     options: StepOptions | None = None  # None = all defaults
     detail: Detail = None
     fn: Any = None  # the definition (or closure definition) to execute, for query, mutation, action
-    normalize: Callable[[str | None], str | None] | None = None  # recorded args, decoded and encoded with today's annotations
+    normalize: Callable[[str | None], str | None] | None = None  # args, decoded and encoded with today's annotations
     unstable_args: bool = False
 
 

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from signoff.replay import guard
 from signoff.replay.call import StepCall
 from signoff.replay.loop import Interrupted, Loop, Task, Timer
-from signoff.replay.messages import AskStep, CancelStep, Command, Detail, Finish, Host, Log, Outcome, RunInfo, SleepDetail
+from signoff.replay.messages import (
+    AskStep,
+    CancelStep,
+    Command,
+    Detail,
+    Finish,
+    Host,
+    Log,
+    Outcome,
+    RunInfo,
+    SleepDetail,
+)
 from signoff.replay.step import Step
 from signoff.workflow import errors
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, StepKind
@@ -51,7 +62,7 @@ class CoroutineProgram:
         self.defaults = defaults
         self.max_value_bytes = workflow.settings.max_value_bytes or max_value_bytes
         self.now: datetime = info.created_at
-        self.loop = Loop(self)
+        self.loop = Loop(self)  # type: ignore[abstract]  # what it refuses is set on the class by name
         self.ended = False
         self.resolved: dict[int, tuple[Any, StepOptions | None]] = {}  # by id(definition): it, and its options here
         self._seeds = seeds
@@ -177,11 +188,10 @@ class CoroutineProgram:
             known = self.resolved.get(id(fn))
             if known is not None:
                 return known[1]
-        declared = None if fn is None else fn.defaults
-        settings = self.workflow.settings.defaults
-        if kind is StepKind.CHILD:
-            declared = settings = None  # those are of functions
-        resolved: StepOptions | None = StepOptions.resolve(call, over, declared, settings, None if fn is None else self.defaults)
+        levels: tuple[StepOptions | None, ...] = ()
+        if fn is not None:
+            levels = (fn.defaults, self.workflow.settings.defaults, self.defaults)
+        resolved: StepOptions | None = StepOptions.resolve(call, over, *levels)
         if resolved is not None and resolved.retry is not None and kind is not StepKind.ACTION:
             resolved = replace(resolved, retry=None)  # the engine repeats queries and mutations by itself (F1)
         if resolved == EMPTY:

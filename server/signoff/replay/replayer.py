@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from signoff.replay.messages import (
@@ -33,8 +32,12 @@ MakeProgram = Callable[[Host], Program]
 class Replayer:
     """One live program of one run, and how its asks and the journal's numbers belong together.
 
-    `feed` costs the same however long the journal is. After any error that `catch_up` or `feed` raises (BlockedError) the
-    replayer is done for: close it.
+    driven_no: outcomes up to this one were handed over and what followed is in the journal (-1: not even the start).
+    start_no: what counts as `asked_after` of the program's start; 0 for a handler, for compensations the outcome that
+    came last before them (with the entries from there on, and driven_no -1 while there are none).
+
+    `feed` costs the same however long the journal is. After any error that `catch_up` or `feed` raises (BlockedError)
+    the replayer is done for: close it.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Replayer:
         driven_no: int,
         next_no: int,
         generation: int,
+        start_no: int = 0,
         check: bool = False,
     ) -> None:
         self.open: dict[int, NewStep] = {}
@@ -53,19 +57,22 @@ class Replayer:
         self.driven_no = driven_no
         self.next_no = next_no
         self.generation = generation
+        self._start_no = start_no
         self._committed = driven_no  # drains up to here are in the journal with all that they asked
         self._program = make_program(self)
         self._args = args
         self._nos: dict[int, int] = {}  # index -> journal number, of steps that have no outcome yet
         self._indexes: dict[int, int] = {}  # and back
         self._expected = slots_by_drain(entries)
-        self._unmatched = sum(1 for entry in entries if entry.retired_in is None and entry.kind != StepKind.CANCEL)
-        self._outcomes: list[JournalEntry] | None = sorted(
-            (entry for entry in entries if entry.outcome_no is not None and entry.retired_in is None and not entry.by_handler),
-            key=lambda entry: entry.outcome_no or 0,
-        )
-        self._dropped = {entry.no for entry in entries if entry.by_handler and entry.retired_in is None}
-        self._recorded: dict[int, JournalEntry] = {}  # matched entries whose outcome is still to be handed over
+        live = [entry for entry in entries if entry.retired_in is None]
+        self._unmatched = sum(entry.kind != StepKind.CANCEL for entry in live)
+        self._dropped = {entry.no for entry in live if entry.by_handler}
+        self._outcomes: list[JournalEntry] | None = [
+            entry for entry in live if entry.outcome_no is not None and not entry.by_handler
+        ]
+        self._outcomes.sort(key=_outcome_no)
+        # Matched entries whose outcome is still to be handed over, and those that the handler canceled
+        self._recorded: dict[int, JournalEntry] = {}
         # One drain
         self._drain = 0
         self._slots: dict[str, deque[JournalEntry]] = {}
@@ -78,7 +85,13 @@ class Replayer:
             from signoff.replay.check import Shadow
 
             self._shadow = Shadow(
-                make_program, args, entries, driven_no=driven_no, next_no=next_no, generation=generation
+                make_program,
+                args,
+                entries,
+                driven_no=driven_no,
+                next_no=next_no,
+                generation=generation,
+                start_no=start_no,
             )
 
     def catch_up(self) -> Drive:
@@ -87,7 +100,7 @@ class Replayer:
         if outcomes is None:
             raise RuntimeError("catch_up() was called before")
         drive = self._drive = Drive()
-        self._begin(0)
+        self._begin(self._start_no)
         self._end(self._program.start(self._args))
         for entry in outcomes:
             if self.finished is not None:
@@ -118,7 +131,7 @@ class Replayer:
             self.driven_no = max(self.driven_no, entry.outcome_no)
         if self.finished is None:
             self._require_cancels()
-        self.driven_no = drive.driven_no = max(self.driven_no, 0)
+        self.driven_no = drive.driven_no = max(self.driven_no, self._start_no)
         if self._shadow is not None:
             self._shadow.after(drive, self.next_no)
         return drive
@@ -126,8 +139,8 @@ class Replayer:
     def feed(self, no: int | None, outcome: Outcome, into: Drive | None = None) -> Drive:
         """Hand over one new outcome: of step `no`, or a cancel request (None).
 
-        The outcome's `index` and `step_no` are filled in here; a cancel's `step_no` is that of its own row. With `into`, what
-        it brings is added to that drive.
+        The outcome's `index` and `step_no` are filled in here; a cancel's `step_no` is that of its own row. With
+        `into`, what it brings is added to that drive.
         """
         if self._outcomes is not None:
             raise RuntimeError("feed() before catch_up()")
@@ -150,7 +163,8 @@ class Replayer:
                     self._hand_over(outcome)
         self.driven_no = drive.driven_no = outcome.no
         if self._shadow is not None:
-            fresh = Drive(drive.asks[before[0] :], drive.cancels[before[1] :], drive.logs[before[2] :], drive.finish, outcome.no)
+            asks, cancels, logs = before
+            fresh = Drive(drive.asks[asks:], drive.cancels[cancels:], drive.logs[logs:], drive.finish, outcome.no)
             self._shadow.after(fresh, self.next_no, no, outcome)
         return drive
 
@@ -191,7 +205,8 @@ class Replayer:
             return
         missing = [entry for slots in self._slots.values() for entry in slots if entry.retired_in is None]
         if missing:
-            self._mismatch("the handler does not ask for a recorded step", min(missing, key=lambda entry: entry.no), self._extra)
+            first = min(missing, key=lambda entry: entry.no)
+            self._mismatch("the handler does not ask for a recorded step", first, self._extra)
         if self._extra is not None:
             self._mismatch("the handler asks for a step that is not in the journal", None, self._extra)
 
@@ -262,15 +277,16 @@ class Replayer:
             self._drive.cancels.append(no)
 
     def _finish(self, finish: Finish) -> None:
-        missing = [entry for drain in (self._slots, *self._expected.values()) for slots in drain.values() for entry in slots]
+        missing = [
+            entry for drain in (self._slots, *self._expected.values()) for slots in drain.values() for entry in slots
+        ]
         live = [entry for entry in missing if entry.retired_in is None]
         if live:
             first = min(live, key=lambda entry: entry.no)
             self._mismatch("the handler ends before a recorded step", first, self._extra or finish)
         if self._extra is None and self._drain <= self._committed:
             self._mismatch("the handler ends where it went on before", None, finish)
-        error = finish.error
-        self.finished = self._drive.finish = replace(finish, error=error) if error is not None else finish
+        self.finished = self._drive.finish = finish
 
     def _require_cancels(self) -> None:
         """Steps that the handler had canceled by now must have been canceled again."""
@@ -279,18 +295,20 @@ class Replayer:
                 entry = self._recorded[no]
                 self._mismatch("the handler had canceled a step and does not cancel it now", entry, None)
 
-    def _mismatch(self, message: str, entry: JournalEntry | None, expected: AskStep | Finish | None, no: int | None = None) -> NoReturn:
+    def _mismatch(
+        self, message: str, entry: JournalEntry | None, expected: AskStep | Finish | None, no: int | None = None
+    ) -> NoReturn:
         raise Mismatch(
             message,
-            recorded=None if entry is None else _show(entry.kind, entry.name, entry.args),
-            expected=_show(expected.kind, expected.name, expected.args)
-            if isinstance(expected, AskStep)
-            else None
-            if expected is None
-            else f"the end of the handler ({expected.kind})",
+            recorded=None if entry is None else _show(entry),
+            expected=None if expected is None else _show(expected),
             step_no=no if entry is None else entry.no,
             after=self._drain,
         )
+
+
+def _outcome_no(entry: JournalEntry) -> int:
+    return entry.outcome_no or 0
 
 
 def _same_args(recorded: str | None, ask: AskStep) -> bool:
@@ -300,8 +318,10 @@ def _same_args(recorded: str | None, ask: AskStep) -> bool:
     return normalize(recorded) == normalize(ask.args)
 
 
-def _show(kind: StepKind, name: str, args: str | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"kind": str(kind), "name": name}
-    if args is not None:
-        shown["args"] = args if len(args) <= 2000 else args[:2000] + "…"
+def _show(side: JournalEntry | AskStep | Finish) -> dict[str, Any]:
+    if isinstance(side, Finish):
+        return {"end": str(side.kind)}
+    shown: dict[str, Any] = {"kind": str(side.kind), "name": side.name}
+    if side.args is not None:
+        shown["args"] = side.args if len(side.args) <= 2000 else side.args[:2000] + "…"
     return shown

@@ -14,12 +14,13 @@ import pydantic_core
 
 from signoff.replay.call import Envelope, StepCall
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo, SleepDetail
+from signoff.workflow.amounts import MAX_SECONDS, Seconds, as_seconds
 from signoff.workflow.codec import decode, dump, parse
 from signoff.workflow.errors import InvalidInput, SignoffError, Undecodable
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import MAX_NAME, check_name
 from signoff.workflow.options import StepOptions
-from signoff.workflow.retry import MAX_DELAY, Retry, Seconds, as_seconds
+from signoff.workflow.retry import Retry
 from signoff.workflow.selectors import Selector, selectors_to_json
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ class Step:
         codec = fn.codec
         options = program.options_for(fn, kind, fn.given, self._options)
         name = fn.name if options is None or options.name is None else options.name
-        return program.ask(kind, name, codec.decode_result, codec.encode_call(args, kwargs), options, None, fn, codec.normalize)
+        return program.ask(
+            kind, name, codec.decode_result, codec.encode_call(args, kwargs), options, None, fn, codec.normalize
+        )
 
     # Child runs
 
@@ -109,13 +112,19 @@ class Step:
         """Start another workflow detached: neither waited for nor canceled along. The result is its run id."""
         return self._child(workflow, args, kwargs, True, _decode_plain)
 
-    def _child(self, workflow: Workflow[Any, Any], args: Any, kwargs: Any, detached: bool, decode: Any) -> StepCall[Any]:
+    def _child(
+        self, workflow: Workflow[Any, Any], args: Any, kwargs: Any, detached: bool, decode: Any
+    ) -> StepCall[Any]:
         program = self._enter()
-        detail = ChildDetail(workflow.name, None if workflow.given is None else workflow.given.version, detached, _start(workflow))
+        detail = ChildDetail(
+            workflow.name, None if workflow.given is None else workflow.given.version, detached, _start(workflow)
+        )
         options = program.options_for(None, StepKind.CHILD, None, self._options)
         name = workflow.name if options is None or options.name is None else options.name
         codec = workflow.codec
-        return program.ask(StepKind.CHILD, name, decode, codec.encode_call(args, kwargs), options, detail, None, codec.normalize)
+        return program.ask(
+            StepKind.CHILD, name, decode, codec.encode_call(args, kwargs), options, detail, None, codec.normalize
+        )
 
     # Time
 
@@ -127,9 +136,9 @@ class Step:
     def sleep_until(self, moment: datetime, *, name: str = "sleep") -> StepCall[None]:
         """Sleep until an aware moment; a past one is now. InvalidInput: naive, or over 100 years ahead."""
         program = self._enter()
-        if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        if moment.utcoffset() is None:
             raise InvalidInput("sleep_until() takes a datetime with a time zone")
-        if (moment - program.now).total_seconds() > MAX_DELAY:
+        if (moment - program.now).total_seconds() > MAX_SECONDS:
             raise InvalidInput(f"sleep_until() takes a moment of the next 100 years, not {moment.isoformat()}")
         return self._sleep(name, SleepDetail(until=moment))
 
@@ -148,7 +157,13 @@ class Step:
     ) -> StepCall[T]: ...
     @overload
     def await_event(
-        self, event: Event[T], *, id: str | None = None, timeout: Seconds | None = None, default: D, name: str | None = None
+        self,
+        event: Event[T],
+        *,
+        id: str | None = None,
+        timeout: Seconds | None = None,
+        default: D,
+        name: str | None = None,
     ) -> StepCall[T | D]: ...
     @overload
     def await_event(
@@ -173,7 +188,13 @@ class Step:
     ) -> StepCall[Envelope[T] | D]: ...
     @overload
     def await_event(
-        self, *, id: str, timeout: Seconds | None = None, default: Any = ..., envelope: bool = ..., name: str | None = None
+        self,
+        *,
+        id: str,
+        timeout: Seconds | None = None,
+        default: Any = ...,
+        envelope: bool = ...,
+        name: str | None = None,
     ) -> StepCall[Any]: ...
     def await_event(
         self,
@@ -187,7 +208,7 @@ class Step:
     ) -> StepCall[Any]:
         """Wait for the next event of a name, or for the one that `create_event` made with this id.
 
-        timeout: seconds or timedelta, then `default` if given, else EventTimeout. EventError when the sender reports one.
+        timeout: seconds or timedelta, then `default` if given, else EventTimeout. EventError if the sender reports one.
         """
         program = self._enter()
         if id is not None:
@@ -216,7 +237,12 @@ class Step:
         detail = EventDetail(names, None, _timeout(timeout))
         sensitive = next((found for event in events if (found := _sensitive(event)) is not None), None)
         return program.ask(
-            StepKind.EVENT, " | ".join(names)[:MAX_NAME], _EventDecoder(events, False, pairs=True), None, sensitive, detail
+            StepKind.EVENT,
+            " | ".join(names)[:MAX_NAME],
+            _EventDecoder(events, False, pairs=True),
+            None,
+            sensitive,
+            detail,
         )
 
     # Questions
@@ -245,10 +271,10 @@ class Step:
         program = self._enter()
         if getattr(ask, "word", None) != "ask":
             raise InvalidInput(f"ask() takes what ask(name, type) made, not {ask!r}")
-        if not isinstance(title, str) or not title.strip():
+        _check_text(title, "title", ask)
+        _check_text(body, "body", ask)
+        if not title.strip():
             raise InvalidInput(f"the title of ask {ask.name!r} must say something")
-        if not isinstance(body, str):
-            raise InvalidInput(f"the body of ask {ask.name!r} is markdown text, not {type(body).__name__}")
         if on_timeout not in ("raise", "cancel_run"):
             raise InvalidInput(f"on_timeout= takes 'raise' or 'cancel_run', not {on_timeout!r}")
         if on_timeout == "cancel_run" and default is not MISSING:
@@ -273,7 +299,8 @@ class Step:
         options = StepOptions(sensitive=True) if secret else None
         detail = AskDetail(ask.name, question, seconds)
         shown = ask.name if name is None else check_name(name, "step")
-        call = program.ask(StepKind.ASK, shown, ask.codec.decode, None, options, detail)
+        decode_answer = cast("Callable[[str | None], T]", ask.codec.decode)
+        call = program.ask(StepKind.ASK, shown, decode_answer, None, options, detail)
         if default is not MISSING:
             text = question["default"]
             call.on_timeout = lambda: ask.codec.decode(text)
@@ -349,8 +376,9 @@ class Step:
     ) -> Step:
         """A Step whose calls have these options; those of a call itself win."""
         given: dict[str, Any] = {
-            "retry": retry, "timeout": timeout, "schedule_to_close": schedule_to_close, "run_at": run_at, "run_after": run_after,
-            "pool": pool, "pool_key": pool_key, "unstable_args": unstable_args, "sensitive": sensitive, "at_most_once": at_most_once,
+            "retry": retry, "timeout": timeout, "schedule_to_close": schedule_to_close, "run_at": run_at,
+            "run_after": run_after, "pool": pool, "pool_key": pool_key, "unstable_args": unstable_args,
+            "sensitive": sensitive, "at_most_once": at_most_once,
         }  # fmt: skip
         made = StepOptions.make(**{key: value for key, value in given.items() if value is not None})
         return Step(self._program, made if self._options is None else self._options.merge(made))
@@ -421,11 +449,16 @@ def _timeout(timeout: Seconds | None) -> float | None:
     return None if timeout is None else as_seconds(timeout, "timeout=")
 
 
+def _check_text(text: Any, what: str, ask: Ask[Any]) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"the {what} of ask {ask.name!r} is text, not {type(text).__name__}")
+
+
 def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     if facts is None:
         return {}
-    if not isinstance(facts, Mapping) or not all(isinstance(key, str) for key in facts):
-        raise InvalidInput("facts= takes a mapping by label")
+    for label in facts:
+        check_name(label, "fact")
     return cast("dict[str, Any]", _plain(dict(facts), "facts="))
 
 
@@ -466,5 +499,8 @@ def _start(workflow: Workflow[Any, Any]) -> dict[str, Any]:
         "run_after": given.run_after,
     }
     if given.on_complete is not None:
-        start["on_complete"] = {"name": given.on_complete.name, "context": _plain(given.on_complete_context, "on_complete_context=")}
+        start["on_complete"] = {
+            "name": given.on_complete.name,
+            "context": _plain(given.on_complete_context, "on_complete_context="),
+        }
     return {key: value for key, value in start.items() if value is not None}
