@@ -142,7 +142,7 @@ class PostgresBackend:
         )
         self._reads = self.engine.execution_options(**_READ_ONLY)
         self._snapshots = self._sessions.execution_options(**_READ_ONLY)
-        self._url = url
+        self._raw_args: dict[str, Any] = {**self.engine.dialect.create_connect_args(url)[1], **args}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="signoff-db")
         self._writer = Writer("signoff-committer", lambda: PostgresLink(self), hub, clock)
         self._listener: asyncio.Task[None] | None = None
@@ -168,6 +168,17 @@ class PostgresBackend:
         """NOTIFY inside the transaction: others hear of it when, and only if, it commits."""
         for text in payloads(self.origin, notices):
             conn.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, text))
+
+    def connect_raw(self) -> psycopg.Connection[Any]:
+        """A connection outside of all pools, in autocommit mode."""
+        return psycopg.connect(**self._raw_args, autocommit=True)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Run on the loop's thread; from any thread."""
+        self._hub.post(call)
+
+    def translate(self, error: Exception) -> StoreError | None:
+        return translate(error, self.shown)
 
     async def write(self, call: Callable[[Tx], Any]) -> Any:
         return await self._hub.loop.run_in_executor(self._threads, self._write, call)
@@ -238,12 +249,10 @@ class PostgresBackend:
 
     async def _listen(self, listening: asyncio.Future[None]) -> None:
         """Hear other processes. After a lost connection nobody knows what was missed: resync."""
-        args = {**connect_args(self._url), **self._url.translate_connect_args(database="dbname", username="user")}
-        args |= {key: value for key, value in self._url.query.items() if key != "options"}
         pause = 0.05
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(**args, autocommit=True) as connection:
+                async with await psycopg.AsyncConnection.connect(**self._raw_args, autocommit=True) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     pause = 0.05
                     if listening.done():
