@@ -15,7 +15,7 @@ from signoff.approvals.questions import A, ApprovalQuestions
 from signoff.engine.outcomes import R, S
 from signoff.people.groups import add_to_group
 from signoff.people.tenants import ensure_tenant
-from signoff.people.users import add_user, find_person
+from signoff.people.users import add_user, clean_email, find_person
 from signoff.replay.messages import AskDetail
 from signoff.store.clock import ManualClock
 from signoff.store.scope import Person, Scope
@@ -48,7 +48,7 @@ class World:
         return await self.scope(email)
 
     async def scope(self, email: str) -> Scope:
-        person = await self.store.read(find_person, self.tenant_id, email=email)
+        person = await self.store.read(find_person, self.tenant_id, email=clean_email(email))
         assert person is not None
         return Scope(self.tenant_id, person)
 

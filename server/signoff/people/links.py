@@ -9,13 +9,14 @@ from typing import Final
 import sqlalchemy as sa
 
 from signoff.people.secret_text import digest, new_secret
-from signoff.store.tables import Membership, SetupLink, User
+from signoff.store.tables import Membership, SetupLink, Tenant, User
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
 
 L = SetupLink.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 _U = User.__table__  # type: ignore[attr-defined]
 _M = Membership.__table__  # type: ignore[attr-defined]
+_T = Tenant.__table__  # type: ignore[attr-defined]
 
 LIFETIME: Final = timedelta(hours=24)
 SETUP_PATH: Final = "/setup/"  # + the secret
@@ -73,6 +74,8 @@ def find_link(tx: Tx, secret: str) -> LinkView:
 
 def use_link(tx: Tx, secret: str) -> LinkView:
     """Use a link up: of several at once exactly one gets it, the others `NotFound`."""
+    # Two set-up links used at once wait for each other here, so that the second one finds the admin of the first.
+    tx.conn.execute(tx.dialect.lock(sa.select(_T.c.id).where(_T.c.id == find_link(tx, secret).tenant_id)))
     view = find_link(tx, secret)
     taken = sa.update(L).where(L.c.hash == digest(secret), L.c.used_at.is_(None)).values(used_at=tx.now)
     if not tx.conn.execute(taken).rowcount:
