@@ -1,0 +1,311 @@
+"""Messages to a run: sending, buffering, and handing them to the waits of its handler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from signoff.engine.definitions import definition_by_id
+from signoff.engine.lookup import find_locked
+from signoff.engine.outcomes import Row, S, record_due, record_outcome
+from signoff.engine.starting import MAX_VALUE_BYTES, new_public_id
+from signoff.engine.status import status_of
+from signoff.engine.views import EventView, event_view
+from signoff.replay.messages import EventDetail
+from signoff.store import payloads
+from signoff.store.scope import Scope
+from signoff.store.tables import Approval, Event
+from signoff.store.tx import Tx
+from signoff.workflow.errors import Conflict, InvalidInput, LimitExceeded, NeedsDecision, NotFound, Undecodable
+from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, RunState, StepKind
+from signoff.workflow.names import check_name
+from signoff.workflow.registry import Registry
+
+E = Event.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+APPROVAL = Approval.__table__  # type: ignore[attr-defined]
+
+# Says why a value (JSON text) does not fit the event of this name, as plain JSON; None: it fits, or nobody knows.
+Misfit = Callable[[str, str], dict[str, Any] | None]
+
+
+class Taken(NamedTuple):
+    """What a wait gets, as the outcome to record."""
+
+    kind: OutcomeKind
+    value: str | None
+    error: ErrorInfo | None
+
+
+def misfit_by(registry: Registry) -> Misfit:
+    """Compares with the events that the code of this process declares."""
+
+    def misfit(name: str, text: str) -> dict[str, Any] | None:
+        event = registry.find_event(name)
+        if event is None:
+            return None
+        try:
+            event.codec.decode(text)
+        except Undecodable as error:
+            return {"message": str(error), "errors": [field.to_json() for field in error.fields]}
+        return None
+
+    return misfit
+
+
+def send(
+    tx: Tx,
+    scope: Scope,
+    run: str,
+    event: str,
+    value: str,
+    *,
+    by_id: bool = False,
+    idempotency_key: str | None = None,
+    is_error: bool = False,
+    sender: str | None = None,
+    channel: str | None = None,
+    sensitive: bool = False,
+    max_bytes: int | None = None,
+    misfit: Misfit | None = None,
+) -> EventView:
+    """Sends the event named `event` (or, `by_id`, made by `create_event`) and wakes a wait for it, in one transaction.
+
+    `value` is JSON text; of an error event the message as a JSON string, or an object with `message` and `data`.
+    Raises NotFound (run, id), InvalidInput (not declared, too long a name), NeedsDecision (an ask), LimitExceeded, and
+    Conflict: the run takes no events any more, the id is answered, or the key was used for another value.
+    """
+    row = find_locked(tx, scope, run)
+    check_name(event, "event")
+    digest = hashlib.sha256(f"{event}\0{by_id:d}{is_error:d}\0{value}".encode()).hexdigest()
+    if idempotency_key is not None:
+        check_name(idempotency_key, "idempotency key")
+        earlier = _by_key(tx, row, idempotency_key)
+        if earlier is not None:
+            if earlier.digest != digest:
+                raise Conflict(
+                    f"the idempotency key {idempotency_key!r} was used in run {run!r} for another event or value",
+                    run=run,
+                    event=event,
+                    key=idempotency_key,
+                )
+            return event_view(tx, earlier, run)
+    row = record_due(tx, row)
+    _check_open(row, event)
+    most = max_bytes or definition_by_id(tx, row.definition_id).settings.get("max_value_bytes") or MAX_VALUE_BYTES
+    if len(value) * 4 > most and (size := len(value.encode())) > most:
+        raise LimitExceeded(f"the event is {size} bytes, the limit is {most}", run=run, event=event, limit=most)
+    sent: dict[str, Any] = {
+        "state": "buffered",
+        "value": payloads.put(tx, row.id, value),
+        "is_error": is_error,
+        "sender": sender or (scope.person.actor if scope.person is not None else None),
+        "channel": channel,
+        "idempotency_key": idempotency_key,
+        "digest": digest,
+        "sent_at": tx.now,
+        "sensitive": sensitive,
+    }
+    if by_id:
+        stored = _fill(tx, row, event, value, sent, misfit)
+    else:
+        _check_declared(tx, row, event)
+        stored = _insert(tx, row, event, sent)
+    match_event(tx, row, misfit=misfit)
+    tx.notify("run", row.id)
+    return event_view(tx, tx.conn.execute(sa.select(E).where(E.c.id == stored)).one(), run)
+
+
+def create_event(
+    tx: Tx, scope: Scope, run: str, name: str, *, event_id: str | None = None, channel: str | None = None
+) -> EventView:
+    """Makes an event that only its id reaches: for a link or a webhook. It is sent with `by_id`. Raises as `send`."""
+    row = find_locked(tx, scope, run)
+    check_name(name, "event")
+    _check_open(row, name)
+    _check_declared(tx, row, name)
+    if event_id is not None:
+        check_name(event_id, "event id")
+        taken = sa.select(E.c.id).where(E.c.tenant_id == row.tenant_id, E.c.public_id == event_id)
+        if tx.conn.execute(taken).first() is not None:
+            raise Conflict(f"there is an event with the id {event_id!r} already", run=run, event=event_id)
+    stored = _insert(tx, row, name, {"by_id": True, "state": "created", "channel": channel}, event_id)
+    tx.notify("run", row.id)
+    return event_view(tx, tx.conn.execute(sa.select(E).where(E.c.id == stored)).one(), run)
+
+
+def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
+    """Hands what is buffered to the open waits of the locked run, in the order in which they were asked for."""
+    waits = tx.conn.execute(
+        sa.select(S.c.no, S.c.options)
+        .where(
+            S.c.run_id == run.id, S.c.kind == StepKind.EVENT.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
+        )
+        .order_by(S.c.no)
+    ).all()
+    for wait in waits:
+        options = json.loads(wait.options)
+        detail = EventDetail(tuple(options.get("names", ())), options.get("event_id"))
+        taken = _take(tx, run.id, wait.no, detail, misfit)
+        if taken is not None:
+            run = record_outcome(tx, run, wait.no, taken.kind, taken.value, taken.error) or run
+    return run
+
+
+def take_buffered(
+    tx: Tx, run_id: int, step_no: int, detail: EventDetail, *, misfit: Misfit | None = None
+) -> Taken | None:
+    """What a wait that is just being asked for gets at once; None: it waits.
+
+    Takes the earliest sent event of its names that fits, and sets aside those that do not. A wait for an id that is
+    unknown in this run, consumed, or awaited already, fails at once.
+    """
+    if detail.event_id is not None:
+        problem = _id_problem(tx, run_id, step_no, detail.event_id)
+        if problem is not None:
+            code, message = problem
+            error = ErrorInfo("EventError", message, {"code": code, "id": detail.event_id})
+            return Taken(OutcomeKind.FAILURE, None, error)
+    return _take(tx, run_id, step_no, detail, misfit)
+
+
+def _take(tx: Tx, run_id: int, step_no: int, detail: EventDetail, misfit: Misfit | None) -> Taken | None:
+    if detail.event_id is not None:
+        fits = sa.and_(E.c.public_id == detail.event_id, E.c.by_id)
+    else:
+        fits = sa.and_(E.c.name.in_(detail.names), ~E.c.by_id)
+    earliest = sa.select(E).where(E.c.run_id == run_id, E.c.state == "buffered", fits).order_by(E.c.id).limit(1)
+    while True:
+        event = tx.conn.execute(earliest).one_or_none()
+        if event is None:
+            return None
+        text = payloads.get(tx, event.value)
+        problem = misfit(event.name, text) if misfit is not None and not event.is_error else None
+        if problem is None:
+            tx.conn.execute(sa.update(E).where(E.c.id == event.id).values(state="consumed", consumed_by=step_no))
+            return _outcome(event, text)
+        tx.conn.execute(sa.update(E).where(E.c.id == event.id).values(state="set_aside", problem=json.dumps(problem)))
+
+
+def _outcome(event: Row, text: str) -> Taken:
+    if event.is_error:
+        raw = json.loads(text)
+        told = raw if isinstance(raw, dict) else {"message": raw if isinstance(raw, str) else text}
+        data = {"event": event.name, "id": event.public_id, "data": told.get("data")}
+        message = str(told.get("message") or "the sender reported an error")
+        return Taken(OutcomeKind.FAILURE, None, ErrorInfo("EventError", message, data))
+    head = {
+        "name": event.name,
+        "id": event.public_id,
+        "sender": event.sender,
+        "channel": event.channel,
+        "sent_at": event.sent_at.isoformat(),
+    }
+    # the payload is spliced in as it is: text keeps every value exactly
+    return Taken(OutcomeKind.SUCCESS, f'{{"value": {text}, {json.dumps(head)[1:]}', None)
+
+
+def _id_problem(tx: Tx, run_id: int, step_no: int, event_id: str) -> tuple[str, str] | None:
+    event = tx.conn.execute(
+        sa.select(E.c.state).where(E.c.run_id == run_id, E.c.public_id == event_id, E.c.by_id)
+    ).one_or_none()
+    if event is None:
+        return "unknown", f"this run has no event with the id {event_id!r}"
+    if event.state in ("consumed", "set_aside"):
+        return "consumed", f"the event {event_id!r} was handed to an earlier wait"
+    others = tx.conn.execute(
+        sa.select(S.c.options).where(
+            S.c.run_id == run_id,
+            S.c.no != step_no,
+            S.c.kind == StepKind.EVENT.value,
+            S.c.outcome_no.is_(None),
+            S.c.retired_in.is_(None),
+        )
+    ).scalars()
+    if any(json.loads(options).get("event_id") == event_id for options in others):
+        return "awaited", f"the event {event_id!r} is awaited already"
+    return None
+
+
+def _by_key(tx: Tx, run: Row, key: str) -> Row | None:
+    return tx.conn.execute(sa.select(E).where(E.c.run_id == run.id, E.c.idempotency_key == key)).one_or_none()
+
+
+def _check_open(run: Row, event: str) -> None:
+    state = None
+    if run.state == RunState.FINAL:
+        state = run.result_kind
+    elif run.requested == Requested.CANCEL or run.ending is not None:
+        state = status_of(run).value
+    if state is not None:
+        message = f"run {run.public_id!r} is {state} and takes no events any more"
+        raise Conflict(message, run=run.public_id, event=event, state=state)
+
+
+def _check_declared(tx: Tx, run: Row, name: str) -> None:
+    definition = definition_by_id(tx, run.definition_id)
+    if definition.events is not None and name not in definition.events:
+        declared = ", ".join(sorted(definition.events)) or "none"
+        raise InvalidInput(
+            f"workflow {definition.name!r} declares no event {name!r}; declared: {declared}",
+            run=run.public_id,
+            event=name,
+            workflow=definition.name,
+        )
+    for ask in _open_asks(tx, run.id):
+        if name in (ask.name, json.loads(ask.options or "{}").get("ask")):
+            raise _needs_decision(run, name)
+
+
+def _open_asks(tx: Tx, run_id: int) -> Sequence[Row]:
+    return tx.conn.execute(
+        sa.select(S.c.name, S.c.options).where(
+            S.c.run_id == run_id, S.c.kind == StepKind.ASK.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
+        )
+    ).all()
+
+
+def _needs_decision(run: Row, event: str) -> NeedsDecision:
+    return NeedsDecision(
+        f"{event!r} is a question to people: only a decision answers it, not an event", run=run.public_id, event=event
+    )
+
+
+def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str | None = None) -> int:
+    row = {
+        "tenant_id": run.tenant_id,
+        "public_id": event_id or new_public_id(tx.now),
+        "run_id": run.id,
+        "name": name,
+        "created_at": tx.now,
+    }
+    return int(tx.conn.execute(sa.insert(E).values(**row, **values).returning(E.c.id)).scalar_one())
+
+
+def _fill(tx: Tx, run: Row, event_id: str, text: str, values: dict[str, Any], misfit: Misfit | None) -> int:
+    """Sends to an id. Nobody else can answer it meanwhile: the run is locked."""
+    event = tx.conn.execute(
+        sa.select(E).where(E.c.run_id == run.id, E.c.public_id == event_id, E.c.by_id)
+    ).one_or_none()
+    if event is None:
+        asked = sa.select(APPROVAL.c.id).where(APPROVAL.c.run_id == run.id, APPROVAL.c.public_id == event_id)
+        if tx.conn.execute(asked).first() is not None:
+            raise _needs_decision(run, event_id)
+        message = f"run {run.public_id!r} has no event with the id {event_id!r}"
+        raise NotFound(message, run=run.public_id, event=event_id)
+    if event.state != "created":
+        raise Conflict(
+            f"the event {event_id!r} of run {run.public_id!r} is answered already",
+            run=run.public_id,
+            event=event_id,
+            state=event.state,
+        )
+    problem = misfit(event.name, text) if misfit is not None and not values["is_error"] else None
+    if problem is not None:
+        raise InvalidInput(problem["message"], run=run.public_id, event=event_id)
+    values["channel"] = values["channel"] or event.channel
+    tx.conn.execute(sa.update(E).where(E.c.id == event.id).values(**values))
+    return int(event.id)

@@ -1,0 +1,42 @@
+"""Finding what a door addresses, within what its scope may see, and the statements that several use-cases share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from signoff.engine.outcomes import R, Row, lock_run
+from signoff.store.scope import Scope
+from signoff.store.tx import Tx
+from signoff.workflow.errors import NotFound
+
+
+def in_scope(scope: Scope, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """The tenant's rows; every row for the engine itself."""
+    return column == scope.tenant_id if scope.tenant_id else sa.true()
+
+
+def find_run(tx: Tx, scope: Scope, run: str) -> Row:
+    """The run's row by its public id, not locked. NotFound for unknown and foreign ids alike."""
+    found = tx.conn.execute(
+        sa.select(R).where(R.c.public_id == run, in_scope(scope, R.c.tenant_id)).order_by(R.c.id).limit(1)
+    ).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no run {run!r}", run=run)
+    return found
+
+
+def find_locked(tx: Tx, scope: Scope, run: str, *, with_parent: bool = False) -> Row:
+    """As `find_run`, locked until the transaction ends."""
+    locked = lock_run(tx, find_run(tx, scope, run).id, with_parent=with_parent)
+    if locked is None:  # cleaned up in between
+        raise NotFound(f"there is no run {run!r}", run=run)
+    return locked
+
+
+def insert_new(tx: Tx, table: sa.Table) -> Any:
+    """An insert that leaves out rows that are there already, also those that another transaction is just committing."""
+    insert = postgresql.insert(table) if tx.dialect.name == "postgresql" else sqlite.insert(table)
+    return insert.on_conflict_do_nothing()
