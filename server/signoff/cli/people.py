@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from signoff.cli.failures import CommandFailed, Exit
 from signoff.people.links import SETUP_PATH
 from signoff.people.tenants import tenant_id
-from signoff.store.errors import StoreError
 from signoff.store.scope import Scope
 from signoff.store.store import Store
 from signoff.store.tx import Tx
-from signoff.workflow.errors import SignoffError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,13 +23,8 @@ async def run_use_case(
     def inside(tx: Tx) -> R:
         return use_case(tx, Scope(tenant_id(tx, tenant)), *args, **kwargs)
 
-    try:
-        async with await Store.open(database) as store:
-            return await store.write(inside)
-    except StoreError as error:
-        raise CommandFailed(str(error), Exit.DATABASE) from error
-    except SignoffError as error:
-        raise CommandFailed(str(error)) from error
+    async with await Store.open(database) as store:
+        return await store.write(inside)
 
 
 def link_address(url: str, secret: str) -> str:

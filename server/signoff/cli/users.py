@@ -15,7 +15,7 @@ from signoff.people import users as users_of
 from signoff.people.passwords import hash_password
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
-from signoff.workflow.errors import Conflict, InvalidInput
+from signoff.workflow.errors import Conflict
 
 role_choice = click.Choice(ROLES)
 url_option = click.option(
@@ -56,7 +56,7 @@ async def add(
     database: str,
 ) -> None:
     """Add a person. Without a password, prints a link with which they set one."""
-    password = _hashed(_from_stdin()) if password_stdin else None
+    password = hash_password(_from_stdin()) if password_stdin else None
     secret = await run_use_case(database, tenant, _add, email, name, role, groups, password)
     click.echo(f"Added {email.strip().lower()} as {role}.")
     if secret is not None:
@@ -102,7 +102,7 @@ async def set_password(email: str, password_stdin: bool, tenant: str, database: 
     if not password_stdin and not sys.stdin.isatty():
         raise CommandFailed("There is no terminal to ask for a password on; use --password-stdin")
     password = _from_stdin() if password_stdin else click.prompt("Password", hide_input=True, confirmation_prompt=True)
-    await run_use_case(database, tenant, users_of.set_password, email, _hashed(password))
+    await run_use_case(database, tenant, users_of.set_password, email, hash_password(password))
     click.echo(f"{email.strip().lower()} has a new password and is signed out everywhere.")
 
 
@@ -212,10 +212,3 @@ def _remove_members(tx: Tx, scope: Scope, group: str, emails: tuple[str, ...]) -
 
 def _from_stdin() -> str:
     return sys.stdin.readline().rstrip("\r\n")
-
-
-def _hashed(password: str) -> str:
-    try:
-        return hash_password(password)
-    except InvalidInput as error:
-        raise CommandFailed(error.message) from error

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from signoff.cli.main import main
+from signoff.people.sign_in import set_up, sign_in
+from signoff.people.tokens import scope_for_token
+from signoff.store.store import Store
+
+
+@pytest.fixture
+def run(database_url: str) -> Runner:
+    return Runner(database_url)
+
+
+class Runner:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *args: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(main, args, input=stdin, env={"SIGNOFF_DATABASE": self.url})
+
+    def ok(self, *args: str, stdin: str | None = None) -> str:
+        result = self(*args, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+
+def test_people_are_added_grouped_and_listed(run: Runner) -> None:
+    run.ok("users", "add", "root@example.org", "--role", "admin", "--name", "Root")
+    run.ok("users", "add", "ana@example.org", "--group", "finance", "--password-stdin", stdin="correct horse battery\n")
+    run.ok("groups", "add", "legal", "ana@example.org", "root@example.org")
+    run.ok("groups", "remove", "legal", "root@example.org")
+    run.ok("users", "set-role", "ana@example.org", "operator")
+    assert run.ok("users", "list") == (
+        "ana@example.org  operator  -  groups: finance, legal\n"
+        "root@example.org  admin  Root  groups: -  (no password)\n"
+    )
+    assert run.ok("groups", "list") == "finance: ana@example.org\nlegal: ana@example.org\n"
+    run.ok("users", "deactivate", "ana@example.org")
+    assert "(deactivated)" in run.ok("users", "list")
+    run.ok("users", "activate", "ana@example.org")
+
+
+def test_an_empty_database_says_what_to_do(run: Runner) -> None:
+    assert "signoff users add EMAIL --role admin" in run.ok("users", "list")
+    assert "signoff groups add" in run.ok("groups", "list")
+    assert "signoff tokens create" in run.ok("tokens", "list")
+
+
+def test_a_person_without_a_password_gets_a_link(run: Runner) -> None:
+    out = run.ok("users", "add", "ana@example.org", "--url", "https://signoff.example.org/")
+    link = out.strip().splitlines()[-1]
+    assert link.startswith("https://signoff.example.org/setup/")
+    again = run.ok("users", "setup-link", "ana@example.org", "--url", "https://signoff.example.org").strip()
+    secret = again.removeprefix("https://signoff.example.org/setup/")
+
+    async def enter() -> str:
+        async with await Store.open(run.url) as store:
+            await set_up(store, secret, "correct horse battery")
+            return (await sign_in(store, "ana@example.org", "correct horse battery", address="x")).scope.actor
+
+    assert asyncio.run(enter()) == "ana@example.org"
+
+
+def test_the_set_up_link_is_for_the_first_admin_only(run: Runner) -> None:
+    assert "/setup/" in run.ok("users", "setup-link")
+    run.ok("users", "add", "root@example.org", "--role", "admin")
+    assert run("users", "setup-link").exit_code == 1
+
+
+def test_a_password_is_set_from_standard_input(run: Runner) -> None:
+    run.ok("users", "add", "ana@example.org")
+    assert run("users", "set-password", "ana@example.org", stdin="correct horse battery\n").exit_code == 1
+    run.ok("users", "set-password", "ana@example.org", "--password-stdin", stdin="correct horse battery\n")
+    short = run("users", "set-password", "ana@example.org", "--password-stdin", stdin="short\n")
+    assert short.exit_code != 0
+    assert "10 to 256 characters" in short.output
+
+
+def test_tokens_are_made_listed_and_revoked(run: Runner) -> None:
+    made = run("tokens", "create", "ci", "--role", "operator", "--days", "30")
+    secret = made.stdout.strip()
+
+    async def role() -> str | None:
+        async with await Store.open(run.url) as store:
+            scope = await store.read(scope_for_token, secret)
+            return scope.person.role if scope and scope.person else None
+
+    assert asyncio.run(role()) == "operator"
+    assert "ci  operator" in run.ok("tokens", "list")
+    assert secret not in run.ok("tokens", "list")
+    run.ok("tokens", "revoke", "ci")
+    assert asyncio.run(role()) is None
+    assert "revoked" in run.ok("tokens", "list")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("users", "add", "no address"), 1, "is not an e-mail address"),
+        (("users", "add", "ana@example.org", "--role", "boss"), 2, "is not one of"),
+        (("users", "set-role", "eve@example.org", "admin"), 1, "There is no user eve@example.org"),
+        (("users", "list", "--tenant", "nowhere"), 1, "There is no tenant 'nowhere'"),
+        (("groups", "add", "finance", "eve@example.org"), 1, "There is no user eve@example.org"),
+        (("groups", "add", "finance"), 2, "Missing argument"),
+        (("tokens", "revoke", "ci"), 1, "There is no token 'ci'"),
+        (("tokens", "create", "ci", "--user", "eve@example.org"), 1, "There is no user eve@example.org"),
+        (("tokens", "create", "ci", "--days", "0"), 2, "0 is not in the range"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(run: Runner, args: tuple[str, ...], code: int, words: str) -> None:
+    run.ok("users", "add", "ana@example.org")
+    result = run(*args)
+    assert (result.exit_code, words in result.output, "Traceback" in result.output) == (code, True, False)
+    assert "eve" not in run.ok("users", "list")
+
+
+def test_a_database_that_is_not_there_is_told(tmp_path: Path) -> None:
+    result = Runner("postgresql://nobody@127.0.0.1:1/none")("users", "list")
+    assert result.exit_code == 3
+    assert "Traceback" not in result.output
+    assert Runner("mysql://x/y")("users", "list").exit_code != 0
