@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVarTuple
 
 from signoff.workflow.amounts import as_seconds
 
+_UNWINDINGS = 16
 _Ts = TypeVarTuple("_Ts")
 _swap_current_task = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12 and later
 
@@ -51,11 +52,6 @@ class Timer(asyncio.TimerHandle):
     def __init__(self, when: float, callback: Any, args: Any, loop: Loop, context: Any = None) -> None:
         super().__init__(when, callback, args, loop, context)
         self.index = -1
-
-    def cancel(self) -> None:
-        if not self.cancelled():
-            super().cancel()
-            self._loop.host.timer_cancelled(self)
 
 
 class Task(asyncio.Task[Any]):
@@ -114,17 +110,26 @@ class Loop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """Unwinds all coroutines now, in this thread, rather than whenever the garbage collector comes by."""
         self.closed = True
-        self._ready.clear()
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            if not task.done():
+        unfinished = [task for task in tasks if not task.done()]
+        if not unfinished:
+            return
+        outer = events._get_running_loop()
+        events._set_running_loop(self)  # what a `finally` asks of asyncio is refused here, not taken to another loop
+        try:
+            for task in unfinished:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # on purpose, not an oversight
                 coro = task.get_coro()
-                if coro is not None:
-                    # A handler's `finally` that awaits, or whatever it raises: the program is gone.
+                # A handler's `finally` may await again and again: unwound some more, then left as it is.
+                for _ in range(_UNWINDINGS):
+                    if coro is None or getattr(coro, "cr_frame", None) is None:
+                        break
+                    # Whatever the handler raises: the program is gone.
                     with contextlib.suppress(Exception, asyncio.CancelledError):
                         coro.close()
-        self._ready.clear()
+        finally:
+            events._set_running_loop(outer)
+            self._ready.clear()
 
     # What asyncio asks of a loop
 
@@ -187,6 +192,10 @@ class Loop(asyncio.AbstractEventLoop):
             self._tasks = [task for task in tasks if not task.done()]
             self._compact_at = 2 * len(self._tasks) + 64
         return task
+
+    def _timer_handle_cancelled(self, timer: Timer) -> None:  # what TimerHandle.cancel() calls
+        if not self.closed:
+            self.host.timer_cancelled(timer)
 
     def get_task_factory(self) -> None:
         return None
