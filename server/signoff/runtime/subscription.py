@@ -1,0 +1,140 @@
+"""Live changes of one run, for whoever watches it (Q3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from signoff.engine import views
+from signoff.engine.views import EventView, LogView, RunView, StepView
+from signoff.runtime.watcher import Watcher
+from signoff.store.store import Scope, Store, Tx
+
+FINAL = frozenset({"completed", "failed", "canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged:
+    """The run as it is now. `version` never decreases, also across restarts of any process."""
+
+    version: int
+    run: RunView
+
+
+@dataclass(frozen=True, slots=True)
+class StepChanged:
+    version: int
+    step: StepView
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt failed or was lost; `step` says how many did, and when the next one is due."""
+
+    version: int
+    step: StepView
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    version: int
+    step: StepView
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    version: int
+    line: LogView
+
+
+@dataclass(frozen=True, slots=True)
+class EventChanged:
+    version: int
+    event: EventView
+
+
+Change = RunChanged | StepChanged | AttemptEnded | Progressed | Logged | EventChanged
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    run: RunView
+    steps: Sequence[StepView]
+    events: Sequence[EventView]
+    logs: Sequence[LogView]
+
+
+def _read_snapshot(tx: Tx, scope: Scope, run_id: str, after_log: int) -> _Snapshot:
+    return _Snapshot(
+        views.run_view(tx, scope, run_id),
+        views.steps_view(tx, scope, run_id),
+        views.events_view(tx, scope, run_id),
+        views.logs_view(tx, scope, run_id, after=after_log),
+    )
+
+
+class _Seen:
+    """What a subscriber was told already."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.run: RunView | None = None
+        self.steps: dict[int, StepView] = {}
+        self.events: dict[str, EventView] = {}
+        self.last_log = 0
+
+    def differences(self, now: _Snapshot) -> Iterator[Change]:
+        """The snapshot as changes; the run comes last, so that its end is the last thing that a subscriber hears."""
+        version = self.version = max(self.version, now.run.version_no)
+        for event in now.events:
+            if self.events.get(event.id) != event:
+                self.events[event.id] = event
+                yield EventChanged(version, event)
+        for step in now.steps:
+            former = self.steps.get(step.no)
+            if former == step:
+                continue
+            self.steps[step.no] = step
+            yield from _step_changes(version, former, step)
+        for line in now.logs:
+            self.last_log = max(self.last_log, line.id)
+            yield Logged(version, line)
+        if now.run != self.run:
+            self.run = now.run
+            yield RunChanged(version, now.run)
+
+
+def _step_changes(version: int, former: StepView | None, step: StepView) -> Iterator[Change]:
+    if former is None:
+        yield StepChanged(version, step)
+        return
+    if (former.attempts, former.lost) != (step.attempts, step.lost):
+        yield AttemptEnded(version, step)
+    if former.progress != step.progress and step.progress is not None:
+        yield Progressed(version, step)
+    same_but = replace(former, progress=step.progress, attempts=step.attempts, lost=step.lost)
+    if same_but != step:
+        yield StepChanged(version, step)
+
+
+async def subscribe(store: Store, watcher: Watcher, scope: Scope, key: int, run_id: str) -> AsyncIterator[Change]:
+    """The run as it is now, then every change; ends after the change that made it final."""
+    seen = _Seen()
+    with watcher.changes(key) as signal:
+        while True:
+            signal.clear()
+            snapshot = await store.read(_read_snapshot, scope, run_id, seen.last_log)
+            for change in seen.differences(snapshot):
+                yield change
+            if snapshot.run.status in FINAL:
+                return
+            await _wait(signal)
+
+
+async def _wait(signal: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(15):
+            await signal.wait()
+    except TimeoutError:
+        pass  # a look all the same, in case a notice went missing
