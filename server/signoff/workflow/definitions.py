@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, 
 
 from signoff.workflow import codehash, source_check
 from signoff.workflow.amounts import Seconds, as_seconds, as_whole
-from signoff.workflow.codec import MISSING, Codec, ValueCodec, value_codec
+from signoff.workflow.codec import MISSING, Codec, ValueCodec, read_signature, value_codec
 from signoff.workflow.errors import InvalidInput, RegistrationError
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import check_name
@@ -582,7 +582,7 @@ def _require_coroutine(fn: Callable[..., Any], where: str, what: str) -> None:
 
 
 def _require_first(fn: Callable[..., Any], where: str, word: str) -> None:
-    parameters = list(inspect.signature(fn).parameters.values())
+    parameters = list(read_signature(fn).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,

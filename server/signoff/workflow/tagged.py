@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, SecretBytes, SecretStr, TypeAdapter
+from pydantic import BaseModel, RootModel, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 MARK = "$py"  # {"$py": <tagged>} stands where a value in its natural JSON form would
@@ -125,6 +125,8 @@ def object_fields(value: Any) -> dict[str, Any]:
 
 def _pack_unknown(value: Any, loc: tuple[str | int, ...]) -> Any:
     # Types that pydantic reads back from their text: paths, addresses, patterns, urls. The caller compares.
+    if isinstance(value, PurePath):
+        return str(value)
     try:
         return to_jsonable_python(value)
     except Exception as error:  # pydantic raises whatever a type's own serializer does
@@ -200,9 +202,27 @@ def _unpack_tag(tag: str, body: Any, classes: Mapping[str, type]) -> Any:
         return classes[body[0]](*[unpack(item, classes) for item in body[1]])
     if tag == "$object":
         cls, fields = classes[body[0]], {name: unpack(item, classes) for name, item in body[1].items()}
+        if issubclass(cls, RootModel):
+            return cls.model_validate(fields["root"], strict=False)
         # Not strict and by field name: the fields were written by us from a valid object.
         return TypeAdapter(cls).validate_python(fields, strict=False, by_alias=False, by_name=True)
     raise ValueError(f"unknown tag {tag!r}")
+
+
+def sort_sets(value: Any, raw: Any) -> Any:
+    """The JSON of `value` with what came from sets in one order, so that equal values have equal texts."""
+    if isinstance(value, set | frozenset) and isinstance(raw, list):
+        return sorted((sort_sets(item, part) for item, part in zip(value, raw, strict=True)), key=repr)
+    if isinstance(value, list | tuple | deque) and isinstance(raw, list) and len(value) == len(raw):
+        return [sort_sets(item, part) for item, part in zip(value, raw, strict=True)]
+    if isinstance(value, dict) and isinstance(raw, dict) and len(value) == len(raw):
+        return {key: sort_sets(item, part) for item, (key, part) in zip(value.values(), raw.items(), strict=True)}
+    if isinstance(value, RootModel):
+        return sort_sets(value.root, raw)
+    if isinstance(raw, dict) and (isinstance(value, BaseModel) or dataclasses.is_dataclass(value)):
+        fields = object_fields(value)
+        return {key: sort_sets(fields.get(key), part) for key, part in raw.items()}
+    return raw
 
 
 def same(left: Any, right: Any) -> bool:
@@ -225,10 +245,7 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, tuple | list | deque):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, set | frozenset):
-        return len(left) == len(right) and (
-            (left == right and sorted(map(_typed, left)) == sorted(map(_typed, right)))
-            or all(any(same(item, other) for other in right) for item in left)
-        )
+        return len(left) == len(right) and _same_members(left, right)
     if isinstance(left, datetime):
         return bool(left == right and left.utcoffset() == right.utcoffset())
     if isinstance(left, SecretStr | SecretBytes):
@@ -238,5 +255,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _typed(item: Any) -> str:
-    return f"{type(item).__qualname__} {item!r}"
+def _same_members(left: set[Any] | frozenset[Any], right: set[Any] | frozenset[Any]) -> bool:
+    found = {item: item for item in right}
+    # what holds a NaN is equal to nothing, so it is not found
+    return all(same(item, found[item]) if item in found else any(same(item, other) for other in right) for item in left)
