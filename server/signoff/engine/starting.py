@@ -204,7 +204,9 @@ def _delay(tx: Tx, spec: StartSpec) -> datetime | None:
         if spec.run_at.tzinfo is None:
             raise InvalidInput("run_at= takes a datetime with a time zone", workflow=spec.workflow)
         return spec.run_at
-    seconds = max(0.0, spec.run_after or 0.0)
+    seconds = spec.run_after or 0.0
+    if seconds <= 0:
+        return tx.now
     try:
         return tx.now + timedelta(seconds=seconds)
     except (OverflowError, ValueError):  # too far away; nan

@@ -502,7 +502,8 @@ def _values(steps: Iterable[Row]) -> Iterable[str | None]:
 def _texts(tx: Tx, stored: Iterable[str | None]) -> Mapping[str, str]:
     """The texts of those values that stand in the payload table."""
     large: list[str] = [text for text in stored if text is not None and text.startswith("@")]
-    return dict(zip(large, payloads.get_many(tx, large), strict=True)) if large else {}
+    found = payloads.get_many(tx, large) if large else []
+    return {key: text for key, text in zip(large, found, strict=True) if text is not None}
 
 
 def _text(stored: str | None, texts: Mapping[str, str], secret: bool) -> str | None:
