@@ -100,7 +100,9 @@ class StepFunction(Generic[P, R]):
     def _with(self, **options: Any) -> Self:
         made = StepOptions.make(**{name: value for name, value in options.items() if value is not None})
         clone = copy.copy(self)
-        clone.given = made if self.given is None else self.given.merge(made)
+        given = clone.given = made if self.given is None else self.given.merge(made)
+        if given.inline and (given.run_at is not None or given.run_after is not None):
+            raise InvalidInput("inline= runs at once: it does not go with run_at= or run_after=")
         return clone
 
     def __repr__(self) -> str:
@@ -127,7 +129,6 @@ class Query(StepFunction[P, R]):
         sensitive: bool | None = None,
         inline: bool | None = None,
     ) -> Query[P, R]:
-        _check_inline(inline, run_at, run_after)
         return self._with(
             name=name, timeout=timeout, schedule_to_close=schedule_to_close, run_at=run_at, run_after=run_after,
             pool=pool, pool_key=pool_key, unstable_args=unstable_args, sensitive=sensitive, inline=inline,
@@ -156,7 +157,6 @@ class Mutation(StepFunction[P, R]):
         sensitive: bool | None = None,
         inline: bool | None = None,
     ) -> Mutation[P, R]:
-        _check_inline(inline, run_at, run_after)
         return self._with(
             name=name, timeout=timeout, schedule_to_close=schedule_to_close, run_at=run_at, run_after=run_after,
             pool=pool, pool_key=pool_key, compensate=_check_compensate(compensate), on_error=on_error,
@@ -278,6 +278,7 @@ class Workflow(Generic[P, R]):
             "requester": requester, "on_complete": on_complete, "on_complete_context": on_complete_context,
             "session": session,
         }  # fmt: skip
+        _check_on_complete(on_complete)
         clone = copy.copy(self)
         clone.given = (self.given or StartOptions()).with_given(
             {key: value for key, value in given.items() if value is not None}
@@ -429,6 +430,7 @@ def workflow(
     ):
         if number is not None:
             as_whole(number, f"{what}= of workflow {name!r}", minimum=least, maximum=2**53)
+    _check_on_complete(on_complete)
     settings = WorkflowSettings(
         defaults=StepOptions.make(retry=retry, timeout=timeout, pool=pool),
         max_concurrent=max_concurrent,
@@ -590,15 +592,15 @@ def _require_first(fn: Callable[..., Any], where: str, word: str) -> None:
         raise RegistrationError(f"{where}: its first parameter must be the {word}")
 
 
-def _check_inline(inline: bool | None, run_at: datetime | None, run_after: Seconds | None) -> None:
-    if inline and (run_at is not None or run_after is not None):
-        raise InvalidInput("inline= runs at once: it does not go with run_at= or run_after=")
-
-
 def _check_compensate(compensate: StepFunction[Any, Any] | None) -> StepFunction[Any, Any] | None:
     if compensate is not None and not isinstance(compensate, Action | Mutation):
         raise InvalidInput(f"compensate= takes an action or a mutation, not {compensate!r}")
     return compensate
+
+
+def _check_on_complete(on_complete: StepFunction[..., Any] | None) -> None:
+    if on_complete is not None and not isinstance(on_complete, Mutation):
+        raise InvalidInput(f"on_complete= takes a mutation, not {on_complete!r}")
 
 
 def _check_rate(name: str, rate: tuple[int, Seconds]) -> tuple[int, float]:

@@ -98,7 +98,8 @@ class StepOptions:
         """What the journal keeps: only what is given, retry by its numbers, compensate by name. None: nothing."""
         if self == EMPTY:
             return None
-        record = {name: value for name in _RECORDED if (value := getattr(self, name)) not in (None, False)}
+        values = {name: getattr(self, name) for name in _RECORDED}
+        record = {name: value for name, value in values.items() if value is not None and value is not False}
         if self.retry is not None:
             record["retry"] = self.retry if isinstance(self.retry, bool) else self.retry.to_record()
         if self.run_at is not None:
@@ -128,7 +129,7 @@ class StepOptions:
 
     @staticmethod
     def resolve(
-        call: StepOptions | None,
+        call: StepOptions | None = None,
         with_options: StepOptions | None = None,
         fn: StepOptions | None = None,
         workflow: StepOptions | None = None,
@@ -231,6 +232,10 @@ class StartOptions:
             value = getattr(options, what)
             if value is not None:
                 check_name(value, what)
+        if not isinstance(options.labels, Mapping):
+            raise InvalidInput(f"labels= takes a dict of strings, not {type(options.labels).__name__}")
+        if options.retention is not None and not isinstance(options.retention, Retention):
+            raise InvalidInput(f"retention= takes Retention(...), not {type(options.retention).__name__}")
         for key, value in options.labels.items():
             check_name(key, "label")
             check_name(value, f"value of label {key!r}")
