@@ -1,0 +1,72 @@
+"""The web app: pages, live streams and the REST surface over an open engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Request, Response, Router, get
+from litestar.datastructures import CacheControlHeader, State
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from litestar.static_files import create_static_files_router
+from litestar.types import Receive, Scope, Send
+
+from signoff.resources import static_dir
+from signoff.web import api
+from signoff.web.addresses import keep_slashes
+from signoff.web.backend import Backend, EngineLike
+from signoff.web.errors import HANDLERS, problem
+from signoff.web.live import LiveHub
+from signoff.web.pages import entrance, inbox, live, runs, workflows
+from signoff.web.security import Gatekeeper
+from signoff.web.templating import environment
+
+MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
+PAGES = [*entrance.HANDLERS, *inbox.HANDLERS, *runs.HANDLERS, *workflows.HANDLERS, *live.HANDLERS]
+
+
+class App(Litestar):
+    """Litestar routes by the decoded path, in which a slash inside a name is none any more: that is kept apart here."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        if scope["type"] == "http" and (path := keep_slashes(scope.get("raw_path") or b"")) is not None:
+            scope["path"] = path
+        await super().__call__(scope, receive, send)
+
+
+@get("/health", include_in_schema=False)
+async def health(request: Request[Any, Any, Any]) -> Response[Any]:
+    """200 while the database answers."""
+    try:
+        await request.app.state.backend.ready()
+    except Exception:  # whatever is wrong with the database, the answer is the same
+        return problem(503, "The database does not answer.")
+    return Response({"status": "ok"})
+
+
+def create_app(engine: EngineLike, *, backend: Backend | None = None) -> Litestar:
+    """The app over an engine that is open while the app runs."""
+    backend = backend or Backend(engine)
+    hub = LiveHub(backend)
+    static = create_static_files_router(
+        "/static", [static_dir()], cache_control=CacheControlHeader(max_age=31_536_000, public=True, immutable=True)
+    )
+    return App(
+        route_handlers=[Router("/", route_handlers=PAGES, include_in_schema=False), api.router(), health, static],
+        middleware=[Gatekeeper(backend)],
+        exception_handlers=HANDLERS,
+        request_max_body_size=MAX_BODY,
+        on_startup=[hub.start],
+        on_shutdown=[hub.stop],
+        state=State({"backend": backend, "live": hub, "templates": environment()}),
+        openapi_config=OpenAPIConfig(
+            title="Signoff",
+            version="1",
+            path="/api",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
+        ),  # fmt: skip
+        logging_config=None,
+        debug=False,
+    )

@@ -1,0 +1,257 @@
+"""What pages and API ask of the engine: each question one read on one snapshot, each deed one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from signoff.approvals import decide as gate
+from signoff.approvals import views as approvals
+from signoff.engine import control, events, rounds, views
+from signoff.engine.lookup import find_run
+from signoff.engine.outcomes import R, S
+from signoff.people import links, sessions, sign_in, tokens
+from signoff.people.audit import audit
+from signoff.people.permissions import Action, require
+from signoff.store.scope import Person, Scope
+from signoff.store.store import Store
+from signoff.store.tx import Notice, Tx
+from signoff.workflow.errors import NotFound, Refused
+from signoff.workflow.registry import Registry
+
+STEPS_SHOWN = 200
+LOGS_SHOWN = 200
+ROWS = 50
+
+
+class EngineLike(Protocol):
+    """What the app needs of `signoff.Engine`."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def registry(self) -> Registry: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """A run with all that its page shows, from one snapshot. `steps` are the last ones unless all were asked for."""
+
+    run: views.RunView
+    steps: list[views.StepView]
+    hidden: int
+    events: list[views.EventView]
+    logs: list[views.LogView]
+    rounds: list[views.RoundView]
+    questions: Mapping[str, approvals.ApprovalView]  # that are waited for, by id
+    can_undo: int  # steps that a cancel could undo
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    rows: list[approvals.OpenApproval]
+    total: int
+
+
+class Backend:
+    def __init__(self, engine: EngineLike) -> None:
+        self.engine = engine
+
+    @property
+    def store(self) -> Store:
+        return self.engine.store
+
+    @property
+    def registry(self) -> Registry:
+        return self.engine.registry
+
+    def now(self) -> datetime:
+        return self.store.clock.now()
+
+    def subscribe(self, callback: Callable[[Sequence[Notice]], None]) -> Callable[[], None]:
+        return self.store.subscribe(callback)
+
+    async def ready(self) -> None:
+        """Raises when the database cannot be read."""
+        await self.store.read(lambda tx: tx.conn.execute(sa.text("SELECT 1")).scalar())
+
+    # -- people
+
+    async def visitor(self, secret: str) -> sign_in.Visitor | None:
+        return await sign_in.visitor(self.store, secret)
+
+    async def sign_in(self, email: str, password: str, *, address: str, old: str | None) -> sign_in.Visitor:
+        return await sign_in.sign_in(self.store, email, password, address=address, old=old)
+
+    async def sign_out(self, secret: str) -> None:
+        await self.store.write(sessions.end_session, secret)
+
+    async def find_link(self, link: str) -> links.LinkView:
+        return await self.store.read(links.find_link, link)
+
+    async def set_up(self, link: str, password: str, *, email: str, name: str) -> Person:
+        return await sign_in.set_up(self.store, link, password, email=email, name=name)
+
+    async def scope_for_token(self, token: str) -> Scope | None:
+        return await self.store.read(tokens.scope_for_token, token)
+
+    # -- runs
+
+    async def runs(self, scope: Scope, wanted: views.RunFilter, after: str | None, limit: int = ROWS) -> views.RunPage:
+        require(scope, "run.view")
+        return await self.store.read(views.page, scope, wanted, after, limit)
+
+    async def run(self, scope: Scope, run: str) -> views.RunView:
+        require(scope, "run.view")
+        return await self.store.read(views.run_view, scope, run)
+
+    async def run_details(self, scope: Scope, run: str, *, all_steps: bool = False) -> RunDetails:
+        require(scope, "run.view")
+        return await self.store.read(_details, scope, run, all_steps)
+
+    async def step(self, scope: Scope, run: str, no: int) -> tuple[views.RunView, views.StepView, list[views.LogView]]:
+        require(scope, "run.view")
+        return await self.store.read(_step, scope, run, no)
+
+    async def steps(self, scope: Scope, run: str) -> list[views.StepView]:
+        require(scope, "run.view")
+        return await self.store.read(views.steps_view, scope, run)
+
+    async def cancel(self, scope: Scope, run: str, *, reason: str | None, compensate: bool, via: str) -> None:
+        actor = scope.person.actor if scope.person is not None else None
+        await self._control(scope, "run.control", "run.cancel", run, via, lambda tx: control.cancel(
+            tx, scope, run, reason=reason, actor=actor, compensate=compensate
+        ))  # fmt: skip
+
+    async def pause(self, scope: Scope, run: str, *, via: str) -> None:
+        await self._control(scope, "run.control", "run.pause", run, via, lambda tx: control.pause(tx, scope, run))
+
+    async def resume(self, scope: Scope, run: str, *, via: str) -> None:
+        await self._control(scope, "run.control", "run.resume", run, via, lambda tx: control.resume(tx, scope, run))
+
+    async def restart(self, scope: Scope, run: str, *, from_step: int | None, reason: str | None, via: str) -> None:
+        actor = scope.person.actor if scope.person is not None else None
+        await self._control(scope, "run.restart", "run.restart", run, via, lambda tx: rounds.restart(
+            tx, scope, run, from_step=from_step, reason=reason, actor=actor
+        ))  # fmt: skip
+
+    async def _control(
+        self, scope: Scope, right: Action, action: str, run: str, via: str, use_case: Callable[[Tx], Any]
+    ) -> None:
+        try:
+            require(scope, right)
+        except Refused as refusal:
+            await self.store.write(_refused, scope, action, run, refusal, via)
+            raise
+
+        def work(tx: Tx) -> None:
+            use_case(tx)
+            audit(tx, scope, action, run[:256], via=via)
+
+        await self.store.write(work)
+
+    async def start(
+        self, scope: Scope, workflow: str, args: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[str, bool]:
+        """The public id, and whether the run was there already."""
+        require(scope, "run.start")
+        run = await self.engine.start_by_name(workflow, args, scope=scope, **options)
+        return run.id, run.existing
+
+    async def send(
+        self,
+        scope: Scope,
+        run: str,
+        event: str,
+        value: Any,
+        *,
+        idempotency_key: str | None,
+        is_error: bool,
+        channel: str,
+    ) -> views.EventView:
+        require(scope, "run.send")
+        declared = self.registry.find_event(event)
+        return await self.store.write(
+            events.send, scope, run, event, value, idempotency_key=idempotency_key, is_error=is_error, channel=channel,
+            sensitive=declared is not None and declared.sensitive,
+        )  # fmt: skip
+
+    # -- approvals
+
+    async def inbox(self, scope: Scope) -> Inbox:
+        require(scope, "approval.view")
+        return await self.store.read(_inbox, scope)
+
+    async def badge(self, scope: Scope) -> int:
+        return await self.store.read(approvals.count_open, scope)
+
+    async def approval(self, scope: Scope, approval: str) -> approvals.ApprovalView:
+        return await self.store.read(approvals.approval_view, scope, approval)
+
+    async def decide(self, scope: Scope, approval: str, answer: Any, *, revision: int | None, via: str) -> gate.Receipt:
+        return await gate.decide_through(
+            self.store, scope, approval, answer, revision=revision, via=via, registry=self.registry
+        )
+
+    # -- live
+
+    async def watch(self, scope: Scope, topic: str) -> list[tuple[str, Any]]:
+        """What notices are about that concern a topic; none when the person may not see it."""
+        kind, _, name = topic.partition(":")
+        try:
+            match kind:
+                case "runs":
+                    require(scope, "run.view")
+                    return [("runs", scope.tenant_id)]
+                case "approvals" | "approval":
+                    require(scope, "approval.view")
+                    return [("approvals", scope.tenant_id)]
+                case "run":
+                    require(scope, "run.view")
+                    return [("run", await self.store.read(lambda tx: find_run(tx, scope, name).id))]
+                case _:
+                    return []
+        except (NotFound, Refused):
+            return []
+
+    async def tenants_of_runs(self, runs: Iterable[int]) -> dict[int, int]:
+        query = sa.select(R.c.id, R.c.tenant_id).where(R.c.id.in_(list(runs)))
+        return await self.store.read(lambda tx: {row.id: row.tenant_id for row in tx.conn.execute(query)})
+
+
+def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
+    row = find_run(tx, scope, run)
+    hidden = 0 if all_steps else max(0, row.next_no - STEPS_SHOWN)
+    view = views.run_view(tx, scope, run)
+    asked = {item.approval_id for item in view.awaiting if item.approval_id is not None}
+    questions = approvals.approvals_of_run(tx, scope, run) if asked else []
+    undo = sa.select(sa.func.count()).select_from(S).where(
+        S.c.run_id == row.id, S.c.retired_in.is_(None), S.c.started, S.c.options.contains('"compensate"', autoescape=True)
+    )  # fmt: skip
+    logs = views.logs_view(tx, scope, run)
+    return RunDetails(
+        view, views.steps_view(tx, scope, run, after=hidden - 1), hidden, views.events_view(tx, scope, run),
+        logs[-LOGS_SHOWN:], views.rounds_view(tx, scope, run), {item.id: item for item in questions if item.id in asked},
+        int(tx.conn.execute(undo).scalar_one()),
+    )  # fmt: skip
+
+
+def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views.StepView, list[views.LogView]]:
+    found = views.steps_view(tx, scope, run, after=no - 1, limit=1)
+    if not found or found[0].no != no:
+        raise NotFound(f"run {run!r} has no step {no}", run=run, step_no=no)
+    logs = [line for line in views.logs_view(tx, scope, run) if line.step_no == no]
+    return views.run_view(tx, scope, run), found[0], logs
+
+
+def _inbox(tx: Tx, scope: Scope) -> Inbox:
+    page = approvals.open_approvals(tx, scope, mine=True)
+    return Inbox(page.rows, approvals.count_open(tx, scope))
+
+
+def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str) -> None:
+    audit(tx, scope, action, run[:256], allowed=False, reason=refusal.reason, via=via)

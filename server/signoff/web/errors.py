@@ -1,0 +1,110 @@
+"""What goes wrong, as a page for people and as a problem document (RFC 9457) for programs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from signoff.web import say
+from signoff.web.pages import render, sign_in_redirect
+from signoff.web.security import NotSignedIn
+from signoff.workflow.errors import SignoffError
+
+log = structlog.get_logger(__name__)
+
+PROBLEM = "application/problem+json"
+_TITLES = {
+    403: "You may not do this",
+    404: "Nothing here",
+    405: "This is not the way in",
+    409: "That is not possible now",
+    413: "That is too large",
+    422: "That does not fit",
+    429: "Too much at once",
+    500: "Something broke on our side",
+    503: "The server is not ready",
+}
+_TEXTS = {
+    404: "It may have been removed, or it belongs to a team that you are not in.",
+    413: "The server takes 16 MiB at most in one request.",
+    500: "Nothing of what you did was kept. It was written to the server's log.",
+}
+
+
+def problem(
+    status: int, detail: str, *, type: str = "about:blank", headers: dict[str, str] | None = None, **members: Any
+) -> Response[bytes]:
+    """A problem document."""
+    title = members.pop("title", HTTPStatus(status).phrase)
+    body = {"type": type, "title": title, "status": status, "detail": detail, **members}
+    return Response(json.dumps(body, default=str).encode(), status_code=status, media_type=PROBLEM, headers=headers)
+
+
+def _wants_problem(request: Request[Any, Any, Any]) -> bool:
+    return request.url.path.startswith(("/api/", "/health"))
+
+
+def _page(request: Request[Any, Any, Any], status: int, text: str, **more: Any) -> Response[bytes]:
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
+    return render(request, "error.html", status=status, title=title, text=text, http=status, **more)
+
+
+def on_signoff_error(request: Request[Any, Any, Any], error: SignoffError) -> Response[bytes]:
+    document = error.to_problem()
+    status = int(document["status"])
+    if _wants_problem(request):
+        headers = {"retry-after": str(error.context["retry_after"])} if "retry_after" in error.context else None
+        return Response(
+            json.dumps(document, default=str).encode(), status_code=status, media_type=PROBLEM, headers=headers
+        )
+    text = _TEXTS[404] if status == 404 else say.sentence(str(error))
+    return _page(request, status, text)
+
+
+def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    status = error.status_code
+    if status >= 500:
+        return on_unexpected(request, error)
+    detail = str(error.detail) or HTTPStatus(status).phrase
+    if isinstance(error, ValidationException):
+        status = 422 if _wants_problem(request) else 400
+    if _wants_problem(request):
+        members = {"errors": _fields(error.extra)} if isinstance(error, ValidationException) and error.extra else {}
+        kind = "invalid_input" if isinstance(error, ValidationException) else "about:blank"
+        return problem(status, detail, type=kind, headers=dict(error.headers or {}) or None, **members)
+    return _page(request, status, detail if status in (400, 403) else _TEXTS.get(status, detail))
+
+
+def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    reference = secrets.token_hex(4)
+    log.error("request failed", reference=reference, method=request.method, path=request.url.path, exc_info=error)
+    if _wants_problem(request):
+        return problem(500, "Something broke on our side; the server's log has it.", reference=reference)
+    return _page(request, 500, _TEXTS[500], reference=reference, retry=request.method == "GET")
+
+
+def on_not_signed_in(request: Request[Any, Any, Any], error: NotSignedIn) -> Response[Any]:
+    return sign_in_redirect(request)
+
+
+def _fields(extra: Any) -> list[dict[str, Any]]:
+    items = extra if isinstance(extra, list) else [extra]
+    return [
+        {"loc": str(item.get("key", "")).split("."), "message": str(item.get("message", ""))}
+        for item in items
+        if isinstance(item, dict)
+    ]
+
+
+HANDLERS: dict[Any, Any] = {
+    SignoffError: on_signoff_error,
+    NotSignedIn: on_not_signed_in,
+    HTTPException: on_http_error,
+    Exception: on_unexpected,
+}

@@ -1,0 +1,38 @@
+"""What can be run here; and on phones, the rest of the places."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Response, get
+
+from signoff.people.permissions import require
+from signoff.web.pages import AnyRequest, backend_of, badge_of, render, scope_of
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    name: str
+    version: int
+    about: str
+
+
+@get("/workflows")
+async def workflows_page(request: AnyRequest) -> Response[Any]:
+    require(scope_of(request), "run.view")
+    known = [
+        Known(item.name, item.version, (inspect.getdoc(item.fn) or "").split("\n")[0])
+        for item in sorted(backend_of(request).registry.workflows(), key=lambda item: (item.name, -item.version))
+    ]
+    return render(request, "workflows.html", place="workflows", badge=await badge_of(request), workflows=known)
+
+
+@get("/more")
+async def more_page(request: AnyRequest) -> Response[Any]:
+    scope_of(request)
+    return render(request, "more.html", place="more", badge=await badge_of(request))
+
+
+HANDLERS = [workflows_page, more_page]

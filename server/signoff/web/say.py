@@ -1,0 +1,161 @@
+"""How pages put times, durations, states and names into words."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+# The shown statuses with the word that people read; the key is also the name of icon and colour.
+STATUS_WORDS = {
+    "queued": "Queued",
+    "running": "Running",
+    "waiting": "Waiting",
+    "sleeping": "Sleeping",
+    "pausing": "Pausing",
+    "paused": "Paused",
+    "blocked": "Blocked",
+    "canceling": "Canceling",
+    "compensating": "Undoing",
+    "completed": "Completed",
+    "failed": "Failed",
+    "canceled": "Canceled",
+}
+FINAL = frozenset({"completed", "failed", "canceled"})
+
+KIND_WORDS = {
+    "query": "Reads",
+    "mutation": "Writes",
+    "action": "Action",
+    "child": "Child run",
+    "sleep": "Sleep",
+    "event": "Message",
+    "ask": "Question",
+    "marker": "Code change",
+    "cancel": "Cancel request",
+}
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def duration(span: timedelta | float | None) -> str:
+    """A span as people say it, in at most two units: `240 ms`, `12 s`, `3 h 20 min`, `4 d`."""
+    if span is None:
+        return ""
+    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    seconds = max(seconds, 0.0)
+    if seconds < 0.9995:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 ", " ")
+    rest = round(seconds)
+    for index, (size, unit) in enumerate(_UNITS):
+        if rest >= size:
+            major, rest = divmod(rest, size)
+            if index + 1 < len(_UNITS):
+                smaller, name = _UNITS[index + 1]
+                if minor := rest // smaller:
+                    return f"{major} {unit} {minor} {name}"
+            return f"{major} {unit}"
+    return f"{rest} s"
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """`3 min ago`, `in 2 h`, or `just now`; one unit, for it stands next to other things."""
+    seconds = (now - moment).total_seconds()
+    if -1 < seconds < 5:
+        return "just now"
+    span = duration(abs(seconds)) if abs(seconds) >= 1 else "1 s"
+    first = " ".join(span.split(" ")[:2]) if abs(seconds) >= 10 else f"{round(abs(seconds))} s"
+    return f"{first} ago" if seconds > 0 else f"in {first}"
+
+
+def exact(moment: datetime) -> str:
+    """The whole moment with its zone, for titles."""
+    moment = moment.astimezone(UTC)
+    return f"{moment.day} {moment:%B %Y, %H:%M:%S} UTC"
+
+
+def clock(moment: datetime, other: datetime | None = None) -> str:
+    """Time of day, with the date when it is another day than `other`."""
+    moment = moment.astimezone(UTC)
+    if other is not None and moment.date() == other.astimezone(UTC).date():
+        return f"{moment:%H:%M:%S}"
+    return f"{moment.day} {moment:%b, %H:%M}"
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def words(name: str) -> str:
+    """A field or function name as a label: `ship_by_date` and `shipByDate` become `Ship by date`."""
+    text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name).replace("_", " ").replace("-", " ").strip()
+    if not text:
+        return name
+    text = " ".join(word if word.isupper() and len(word) > 1 else word.lower() for word in text.split())
+    return text[0].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence of its own."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def listed(items: list[str], last: str = "or") -> str:
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def initials(name: str) -> str:
+    parts = [part for part in re.split(r"[\s.@_-]+", name) if part]
+    return "".join(part[0] for part in parts[:2]).upper() or "?"
+
+
+def person(actor: str | None) -> str:
+    """An actor for people who read: the part of an address before `@` stays recognisable, a token says so."""
+    if not actor:
+        return "the system"
+    if actor.startswith("token:"):
+        return f"token {actor.removeprefix('token:')}"
+    return actor
+
+
+def pretty(value: Any) -> str:
+    """JSON (as text or as a value) laid out for reading; text that is no JSON stays as it is."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def plain(value: Any) -> str:
+    """A fact's value as a person reads it."""
+    match value:
+        case None:
+            return "none"
+        case True:
+            return "yes"
+        case False:
+            return "no"
+        case int():
+            return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        case float():
+            return f"{value:,.2f}" if abs(value) >= 1000 else f"{value:g}"
+        case str():
+            return value
+        case list() if all(not isinstance(item, list | dict) for item in value):
+            return ", ".join(plain(item) for item in value) or "none"
+        case _:
+            return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

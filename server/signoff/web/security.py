@@ -1,0 +1,154 @@
+"""Who asks: sessions by cookie for pages, tokens for the API; and what protects both (CSRF, headers)."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from hmac import compare_digest
+from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from litestar import Request
+from litestar.datastructures import MutableScopeHeaders
+from litestar.enums import ScopeType
+from litestar.exceptions import PermissionDeniedException
+from litestar.middleware.base import ASGIMiddleware
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+    from signoff.web.backend import Backend
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+THEMES = ("auto", "light", "dark")
+CONTENT_SECURITY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
+    "worker-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS = (
+    ("content-security-policy", CONTENT_SECURITY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
+)
+_YEAR = 365 * 86_400
+
+
+@dataclass(slots=True)
+class Caller:
+    """What the middleware found out about a request for a page. `scope` is None for a stranger."""
+
+    cookies: Cookies
+    csrf: str
+    theme: str
+    secret: str | None = None
+    scope: Any = None  # store.Scope
+    visitor: Any = None
+
+
+class NotSignedIn(Exception):
+    """A page that needs a person; the answer leads to the sign-in page and back."""
+
+
+class Cookies:
+    """Names and attributes of our cookies: bound to this host under https, told apart by port under http."""
+
+    def __init__(self, scope: Scope) -> None:
+        host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
+        self.secure = scope["scheme"] == "https"
+        port = host.rpartition(":")[2] if ":" in host and not host.endswith("]") else "80"
+        self.session = "__Host-signoff" if self.secure else f"signoff-{port}"
+        self.csrf = "__Host-signoff-csrf" if self.secure else f"signoff-csrf-{port}"
+        self.theme = "signoff-theme"
+        jar: SimpleCookie = SimpleCookie()
+        for key, value in scope["headers"]:
+            if key == b"cookie":
+                jar.load(value.decode("latin-1"))
+        self.sent = {name: morsel.value for name, morsel in jar.items()}
+
+    def line(self, name: str, value: str, *, max_age: int | None = None, readable: bool = False) -> str:
+        parts = [f"{name}={value}", "Path=/", "SameSite=Lax"]
+        parts += ["Secure"] if self.secure else []
+        parts += [] if readable else ["HttpOnly"]
+        parts += [] if max_age is None else [f"Max-Age={max_age}"]
+        return "; ".join(parts)
+
+    def theme_line(self, theme: str) -> str:
+        return self.line(self.theme, theme, max_age=_YEAR)
+
+
+class Gatekeeper(ASGIMiddleware):
+    """Finds the caller, refuses forged posts, and sets the security headers on everything that leaves."""
+
+    scopes = (ScopeType.HTTP,)
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        cookies = Cookies(scope)
+        caller = Caller(cookies, "", cookies.sent.get(cookies.theme, "auto"))
+        caller.theme = caller.theme if caller.theme in THEMES else "auto"
+        fresh: list[str] = []
+        scope["state"]["caller"] = caller
+        path = scope["path"]
+
+        async def finish(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableScopeHeaders.from_message(message)
+                for name, value in _HEADERS:
+                    headers.setdefault(name, value)
+                if cookies.secure:
+                    headers.setdefault("strict-transport-security", "max-age=31536000")
+                if not path.startswith("/static/"):
+                    headers.setdefault("cache-control", "no-store" if path.startswith("/api/") else "private, no-cache")
+                for line in fresh:
+                    headers.add("set-cookie", line)
+            await send(message)
+
+        if not path.startswith(("/static/", "/api/", "/health")):
+            await self._recognise(caller, fresh)
+            if scope["method"] not in SAFE:
+                await _check_forgery(Request(scope, receive, send), caller)
+        await next_app(scope, receive, finish)
+
+    async def _recognise(self, caller: Caller, fresh: list[str]) -> None:
+        cookies = caller.cookies
+        secret = cookies.sent.get(cookies.session)
+        if secret:
+            visitor = await self.backend.visitor(secret)
+            if visitor is not None:
+                caller.visitor, caller.scope, caller.csrf, caller.secret = (
+                    visitor,
+                    visitor.scope,
+                    visitor.session.csrf,
+                    secret,
+                )
+                if visitor.secret is not None:
+                    caller.secret = visitor.secret
+                    fresh.append(cookies.line(cookies.session, visitor.secret))
+                return
+        caller.csrf = cookies.sent.get(cookies.csrf, "")
+        if len(caller.csrf) < 32:
+            caller.csrf = secrets.token_urlsafe(32)
+            fresh.append(cookies.line(cookies.csrf, caller.csrf))
+
+
+async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> None:
+    """A post counts only when it comes from our own pages: by the browser's own word, and with the session's token."""
+    site = request.headers.get("sec-fetch-site")
+    if site not in (None, "same-origin", "none"):
+        raise PermissionDeniedException("This request came from another site.")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise PermissionDeniedException("This request came from another site.")
+    token = request.headers.get("x-csrf-token")
+    if token is None:
+        form = await request.form()
+        token = str(form.get("csrf", ""))
+    if not caller.csrf or not compare_digest(token.encode(), caller.csrf.encode()):
+        raise PermissionDeniedException(
+            "The page was open too long, or you signed in again in between. Load it again and repeat what you did."
+        )

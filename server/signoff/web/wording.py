@@ -1,0 +1,222 @@
+"""Runs and steps in sentences: what a run does and waits for, what became of a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from signoff.web import say
+
+STEP_STATES = {
+    "open": "Waiting",
+    "running": "Running",
+    "backoff": "Waiting to try again",
+    "delayed": "Starts later",
+    "success": "Done",
+    "failure": "Failed",
+    "timeout": "Nobody came in time",
+    "canceled": "Canceled",
+}
+_TONES = {
+    "running": "running",
+    "backoff": "sleeping",
+    "delayed": "sleeping",
+    "success": "completed",
+    "failure": "failed",
+    "timeout": "canceled",
+    "canceled": "canceled",
+}
+
+
+def tone(step: Any) -> str:
+    """The status colour of a step."""
+    if step.state == "open":
+        return "waiting" if step.kind == "ask" else "sleeping" if step.kind == "sleep" else "queued"
+    return _TONES.get(step.state, "queued")
+
+
+def step_state(step: Any) -> str:
+    if step.kind == "ask":
+        named = {"open": "Waiting for an answer", "success": "Answered", "timeout": "Nobody answered in time"}
+        if step.state in named:
+            return named[step.state]
+    if step.kind == "event" and step.state == "open":
+        return "Waiting for the message"
+    if step.kind == "child" and step.state == "open":
+        return "Waiting for the child run"
+    if step.kind == "sleep" and step.state == "open":
+        return "Sleeping"
+    if step.state == "canceled" and step.by_handler:
+        return "Not needed any more"
+    if step.kind in ("query", "mutation", "action") and step.state == "open":
+        return "About to start"
+    return STEP_STATES.get(step.state, step.state)
+
+
+def step_note(step: Any) -> str:
+    """The few words beside a step's name in the timeline."""
+    parts = []
+    match step.state:
+        case "failure":
+            parts.append(step.error.message if step.error is not None else "failed")
+        case "backoff":
+            parts.append(f"try {step.attempts + step.lost + 1} follows")
+        case "running":
+            if step.attempts or step.lost:
+                parts.append(f"try {step.attempts + step.lost + 1}")
+            if step.progress is not None and step.progress.text:
+                parts.append(step.progress.text)
+        case "success" if step.attempts:
+            parts.append(f"after {say.count(step.attempts, 'failed try', 'failed tries')}")
+        case "timeout":
+            parts.append("nobody answered" if step.kind == "ask" else "nothing came")
+        case "canceled":
+            parts.append("not needed any more" if step.by_handler else "canceled")
+        case "open" if step.kind == "ask":
+            parts.append("waits for an answer")
+        case _:
+            pass
+    return ", ".join(parts)
+
+
+def told(step: Any) -> str:
+    """A step as approvers read it: no kinds, no numbers."""
+    name = say.words(step.name.rsplit("/", 1)[-1])
+    match step.state:
+        case "success":
+            return {"ask": f"{name}: answered", "event": f"{name}: arrived", "sleep": "Waited"}.get(step.kind, name)
+        case "failure":
+            return f"{name}: failed"
+        case "timeout":
+            return f"{name}: nobody answered in time" if step.kind == "ask" else f"{name}: did not come in time"
+        case "canceled":
+            return f"{name}: not needed any more"
+        case _:
+            return f"{name}: {step_state(step).lower()}"
+
+
+def awaiting(item: Any, questions: Mapping[str, Any]) -> str:
+    """What a run waits for, as the rest of a sentence that begins with `Waits`."""
+    match item.kind:
+        case "ask":
+            question = questions.get(item.approval_id or "")
+            return (
+                f"for {question.who} to answer “{_brief(question.title)}”"
+                if question
+                else f"for an answer to {item.name}"
+            )
+        case "event":
+            return f"for the message {item.name}"
+        case "child":
+            return f"for the child run {item.name}"
+        case "pool":
+            return f"for room in the pool {item.name}"
+        case "sleep":
+            return "for its time to come"
+        case _:
+            return f"for {item.name}"
+
+
+def doing(run: Any, now: datetime) -> str:
+    """What a list says beside a run: how long it took, or when it goes on."""
+    if run.ended_at is not None:
+        return f"took {say.duration(run.ended_at - run.created_at)}"
+    if run.status in ("sleeping", "queued") and run.next_wake_at is not None and run.next_wake_at > now:
+        return f"goes on {say.relative(run.next_wake_at, now)}"
+    return f"for {say.duration(now - run.created_at)}"
+
+
+def sentence(details: Any, now: datetime) -> str:
+    """The state of a run in one sentence."""
+    run = details.run
+    match run.status:
+        case "queued":
+            if run.next_wake_at is not None and run.next_wake_at > now:
+                return f"Starts {say.relative(run.next_wake_at, now)}"
+            return "Queued, and starts as soon as a worker is free"
+        case "running":
+            names = [step.name for step in run.running]
+            if not names:
+                return "Running"
+            if len(names) > 3:
+                return f"Running {say.count(len(names), 'step')} at once"
+            return f"Running {say.listed(names, 'and')}"
+        case "waiting":
+            asks = [item for item in run.awaiting if item.kind == "ask"]
+            first = next(iter(asks or run.awaiting), None)
+            if first is None:
+                return "Waiting"
+            rest = len(run.awaiting) - 1
+            more = f", and for {say.count(rest, 'other thing')}" if rest else ""
+            return f"Waits {awaiting(first, details.questions)}{more}"
+        case "sleeping":
+            backoff = next((step for step in details.steps if step.state == "backoff"), None)
+            if backoff is not None:
+                return f"Tries {backoff.name} again {say.relative(backoff.due_at, now)}"
+            if run.next_wake_at is not None:
+                return f"Sleeps, and goes on {say.relative(run.next_wake_at, now)}"
+            return "Sleeping"
+        case "pausing":
+            return "Pausing: what runs now is finished first"
+        case "paused":
+            return "Paused: nothing new starts until it is resumed"
+        case "blocked":
+            return "Blocked: the code no longer fits what this run recorded"
+        case "canceling":
+            return "Canceling: what it began is wound up first"
+        case "compensating":
+            return "Undoing what already happened"
+        case "completed":
+            return f"Completed in {say.duration(run.ended_at - run.created_at)}" if run.ended_at else "Completed"
+        case "failed":
+            return f"Failed: {_brief(run.error.message)}" if run.error is not None else "Failed"
+        case _:
+            return f"Canceled {say.relative(run.ended_at, now)}" if run.ended_at else "Canceled"
+
+
+def _brief(text: str, most: int = 140) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def detail(details: Any, now: datetime) -> str:
+    """A second line where one sentence is not enough: deadlines, reasons."""
+    run = details.run
+    if run.status == "waiting":
+        due = [item.due_at for item in run.awaiting if item.due_at is not None and item.kind in ("ask", "event")]
+        return f"It gives up {say.relative(min(due), now)}." if due else ""
+    if run.error is not None and run.status == "canceled":
+        actor = run.error.data.get("actor") if isinstance(run.error.data, dict) else None
+        by = f" (by {say.person(actor)})" if actor else ""
+        return say.sentence(f"{run.error.message}{by}")
+    if run.error is not None and run.status == "failed":
+        failed = next((step for step in details.steps if step.no == run.error.step_no), None)
+        return f"{run.error.type} in step {failed.no}, {failed.name}." if failed else f"{run.error.type}."
+    return ""
+
+
+def problem_words(problem: Any) -> str:
+    """Why an event was set aside."""
+    if isinstance(problem, str):
+        try:
+            problem = json.loads(problem)
+        except ValueError:
+            return problem
+    if isinstance(problem, dict):
+        problem = problem.get("errors", problem.get("fields", [problem]))
+    lines = []
+    for item in problem if isinstance(problem, list) else [problem]:
+        if isinstance(item, dict):
+            loc = ".".join(str(part) for part in item.get("loc", ()))
+            lines.append(": ".join(part for part in (loc, str(item.get("message", ""))) if part))
+        else:
+            lines.append(str(item))
+    return "; ".join(lines)
+
+
+def answer_lines(answer: Any) -> list[tuple[str, str]]:
+    """An answer for people: each field with its words."""
+    if isinstance(answer, dict):
+        return [(say.words(key), say.plain(value)) for key, value in answer.items()]
+    return [("Answer", say.plain(answer))]

@@ -1,0 +1,191 @@
+/* What pages do beyond HTML: fetch what changed, keep times fresh, dialogs, the step panel. Everything works without. */
+"use strict";
+(() => {
+  const script = document.currentScript;
+  const csrf = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
+  const $ = (selector, root = document) => root.querySelector(selector);
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  /* Live ------------------------------------------------------------------------------------------------------------ */
+  const light = $("#live-light");
+  const WORDS = { live: "Live", "catching-up": "Catching up", offline: "Offline", connecting: "Connecting" };
+  const stale = new Set();
+  let port = null, told = "";
+
+  function showState(state) {
+    if (!light || light.dataset.state === state && !light.hidden) return;
+    light.hidden = false;
+    light.dataset.state = state;
+    $(".live-word", light).textContent = WORDS[state];
+  }
+
+  const liveParts = () => $$("[data-live]");
+
+  function announce(now = false) {
+    if (!port) return;
+    const topics = [...new Set(liveParts().map((part) => part.dataset.live))];
+    if (topics.join() === told && !now) return;
+    told = topics.join();
+    port.postMessage({ topics, csrf, now });
+  }
+
+  function refresh(part) {
+    // A tab that nobody looks at fetches only its badge, for the title; the rest when it is looked at.
+    if (document.hidden && part.id !== "badge") stale.add(part.id);
+    else htmx.trigger(part, "live");
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    for (const id of stale) { const part = document.getElementById(id); if (part) htmx.trigger(part, "live"); }
+    stale.clear();
+  });
+
+  function hear({ data }) {
+    if (data.state) showState(data.state);
+    if (data.gone) location.reload();
+    if (data.refresh) liveParts().forEach(refresh);
+    if (data.topics) for (const part of liveParts()) if (part.dataset.live in data.topics) refresh(part);
+  }
+
+  function connect() {
+    if (!light || !csrf || !liveParts().length) return;
+    const file = script.dataset.liveWorker;
+    if (window.SharedWorker) {
+      port = new SharedWorker(file, { name: "signoff-live" }).port;
+      port.onmessage = hear;
+      announce();
+    } else {
+      const channel = new MessageChannel();
+      const inline = document.createElement("script");
+      inline.src = file;
+      inline.onload = () => { self.signoffListen(channel.port2); port = channel.port1; port.onmessage = hear; announce(); };
+      document.head.append(inline);
+    }
+  }
+  addEventListener("pagehide", () => { port?.postMessage({ bye: true }); told = ""; });
+  addEventListener("pageshow", (event) => { if (event.persisted) announce(); });
+
+  document.addEventListener("htmx:config:request", ({ detail }) => {
+    const headers = detail.ctx?.request?.headers;
+    if (!headers) return;
+    const source = detail.ctx.sourceElement;
+    if (csrf) headers["X-CSRF-Token"] = csrf;
+    if (source?.dataset?.etag) headers["If-None-Match"] = `"${source.dataset.etag}"`;
+  });
+  document.addEventListener("htmx:before:morph:attr", (event) => {
+    // What a person opened stays open.
+    const { name, attr, attributeName } = event.detail ?? {};
+    if ((name ?? attr ?? attributeName) === "open" && event.target.matches?.("details")) event.preventDefault();
+  });
+  document.addEventListener("htmx:after:swap", () => { settle(); announce(); });
+
+  /* After every change of the page ------------------------------------------------------------------------------------ */
+  function settle() {
+    const run = $("#run-live");
+    if (run) {
+      const icon = $("#favicon");
+      if (icon && icon.getAttribute("href") !== run.dataset.favicon) icon.href = run.dataset.favicon;
+    }
+    const count = Number($("#badge")?.dataset.count ?? 0);
+    const title = (run?.dataset.title ?? document.title).replace(/^\(\d+\) /, "");
+    const full = count ? `(${count}) ${title}` : title;
+    if (document.title !== full) document.title = full;
+    const over = $("#decision-state")?.dataset.over;
+    for (const button of $$("#decide button")) {
+      button.disabled = Boolean(over) || button.form?.dataset.sent === "yes";
+      if (over) button.title = over; else button.removeAttribute("title");
+    }
+    markOpenStep();
+    tick();
+  }
+
+  /* Times ---------------------------------------------------------------------------------------------------------- */
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  function say(seconds) {
+    for (const [size, unit] of UNITS) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
+    return "1 s";
+  }
+  const skew = Date.now() - Date.parse(document.documentElement.dataset.now || new Date().toISOString());
+  function tick() {
+    const now = Date.now() - skew;
+    for (const time of $$("time[data-relative]")) {
+      const seconds = (now - Date.parse(time.dateTime)) / 1000;
+      const text = seconds > -1 && seconds < 5 ? "just now" : seconds > 0 ? `${say(seconds)} ago` : `in ${say(-seconds)}`;
+      if (time.textContent !== text) time.textContent = text;
+    }
+    for (const span of $$("[data-since]")) {
+      const seconds = Math.max(0, (now - Date.parse(span.dataset.since)) / 1000);
+      if (seconds >= 1) span.textContent = say(seconds);
+    }
+  }
+  setInterval(tick, 1000);
+
+  /* Dialogs: a link that leads to a question opens it in place ------------------------------------------------------------ */
+  const dialog = $("#dialog");
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest?.("a");
+    for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target) || link) menu.removeAttribute("open");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    if ("closeDialog" in link.dataset && dialog?.open) { event.preventDefault(); dialog.close(); return; }
+    if ("closePanel" in link.dataset) {
+      event.preventDefault();
+      const no = $("#panel-body")?.dataset.step;
+      $("#panel").replaceChildren();
+      history.replaceState(history.state, "", link.href);
+      settle();
+      document.querySelector(`#step-${no} a`)?.focus();
+      return;
+    }
+    if (!("dialog" in link.dataset) || !dialog?.showModal) return;
+    event.preventDefault();
+    try {
+      const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+      if (!answer.ok) throw new Error(String(answer.status));
+      dialog.innerHTML = await answer.text();
+      dialog.showModal();
+      ($("textarea, select", dialog) ?? $("button", dialog))?.focus();
+    } catch { location.href = link.href; }
+  });
+  dialog?.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || dialog?.open) return;
+    const menu = $("details.menu[open]");
+    if (menu) { menu.removeAttribute("open"); $("summary", menu).focus(); return; }
+    $("[data-close-panel]")?.click();
+  });
+
+  /* The step panel ---------------------------------------------------------------------------------------------------- */
+  function markOpenStep() {
+    const no = $("#panel-body")?.dataset.step;
+    for (const link of $$(".step a")) {
+      if (link.closest(".step").id === `step-${no}`) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  }
+  document.addEventListener("htmx:after:swap", (event) => {
+    const target = event.detail?.ctx?.target;
+    if (target?.id === "panel") $("[data-close-panel]", target)?.focus({ preventScroll: true });
+  });
+
+  /* Forms: sent once --------------------------------------------------------------------------------------------------- */
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!("once" in form.dataset)) return;
+    if (form.dataset.sent === "yes") { event.preventDefault(); return; }
+    form.dataset.sent = "yes";
+    // After the browser has read the pressed button's value.
+    setTimeout(() => { for (const button of $$("button", form)) button.disabled = true; });
+  });
+  addEventListener("pageshow", () => {
+    for (const form of $$("form[data-once]")) {
+      delete form.dataset.sent;
+      for (const button of $$("button", form)) button.disabled = false;
+    }
+    settle();
+  });
+
+  $("[data-autofocus]")?.focus();
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);
+  else connect();
+})();
