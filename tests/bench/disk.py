@@ -23,8 +23,13 @@ def rate(commit: Callable[[], object], seconds: float) -> float:
 def fsync_rate(folder: Path, seconds: float) -> float:
     """Appends of 4 KiB, each followed by fdatasync."""
     file = os.open(folder / "fsync", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def commit() -> None:
+        os.write(file, bytes(4096))
+        os.fdatasync(file)
+
     try:
-        return rate(lambda: (os.write(file, bytes(4096)), os.fdatasync(file)), seconds)
+        return rate(commit, seconds)
     finally:
         os.close(file)
 

@@ -1,0 +1,1 @@
+"""`python -m tests.crash`: real processes are killed and stalled at random, and then the books are checked."""
