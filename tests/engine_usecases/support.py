@@ -90,7 +90,7 @@ def add_step(tx: Tx, run_id: int, kind: str, name: str, options: dict[str, Any] 
     }
     tx.conn.execute(sa.insert(S).values(**{**step, **columns}))
     due_at = columns.get("due_at")
-    wakes = sa.case((R.c.wake_at < due_at, R.c.wake_at), else_=due_at) if due_at else R.c.wake_at
+    wakes = min(due_at, row.wake_at or due_at) if due_at else row.wake_at
     tx.conn.execute(sa.update(R).where(R.c.id == run_id).values(next_no=R.c.next_no + 1, wake_at=wakes))
     return int(row.next_no)
 

@@ -170,9 +170,8 @@ async def test_many_starts_are_one_transaction_in_which_bad_ones_are_refused(db:
     ]
     results = await db.do(starting.start_many, specs)
     kinds = [type(result).__name__ if isinstance(result, Started) else result.code for result in results]
-    assert kinds == [
-        "Started", "not_found", "Started", "Started", "conflict", "Started", "invalid_input", "invalid_input", "Started",
-    ]  # fmt: skip
+    made, bad = "Started", "invalid_input"
+    assert kinds == [made, "not_found", made, made, "conflict", made, bad, bad, made]
     assert [result.index for result in results if isinstance(result, Refusal)] == [1, 4, 6, 7]
     assert isinstance(results[2], Started)
     assert results[3] == Started(results[2].run_id, results[2].public_id, True)
@@ -195,9 +194,8 @@ async def test_hundreds_of_starts_take_few_statements(db: Database) -> None:
 
     statements, results = await db.store.write(counted)
     assert statements <= 3
-    args = await db.store.read(
-        lambda tx: dict(tx.conn.execute(sa.text("SELECT id, args FROM signoff_run")).tuples().all())
-    )
+    select = sa.text("SELECT id, args FROM signoff_run")
+    args = {row.id: row.args for row in await db.store.read(lambda tx: tx.conn.execute(select).all())}
     assert [args[result.run_id] for result in results if isinstance(result, Started)] == [str(i) for i in range(500)]
 
 

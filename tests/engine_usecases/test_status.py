@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,20 +52,13 @@ def test_only_final_runs_show_a_result(plain: dict[str, object]) -> None:
 
 
 def _rows() -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for state in ("queued", "active", "final"):
-        for requested in ("none", "pause", "cancel"):
-            for activity in (None, "running", "waiting", "sleeping"):
-                for blocked in (None, '{"code": "mismatch"}'):
-                    for ending in ENDINGS:
-                        for result in ("completed", "failed", "canceled") if state == "final" else (None,):
-                            rows.append(
-                                {
-                                    "state": state, "requested": requested, "activity": activity, "ending": ending,
-                                    "blocked_reason": blocked, "result_kind": result,
-                                }
-                            )  # fmt: skip
-    return rows
+    names = ("state", "result_kind", "requested", "activity", "blocked_reason", "ending")
+    final = itertools.product(["final"], ["completed", "failed", "canceled"])
+    state = [*final, ("queued", None), ("active", None)]
+    rest = itertools.product(
+        ["none", "pause", "cancel"], [None, "running", "waiting", "sleeping"], [None, '{"code": "mismatch"}'], ENDINGS
+    )
+    return [dict(zip(names, (*one, *two), strict=True)) for one, two in itertools.product(state, list(rest))]
 
 
 async def test_sql_finds_exactly_the_runs_that_show_a_status(db: Database) -> None:

@@ -108,7 +108,7 @@ def _cancel(tx: Tx, row: Row, reason: str | None, actor: str | None, compensate:
         .values(
             next_no=R.c.next_no + 1,
             requested=Requested.CANCEL.value,
-            wake_at=sa.case((R.c.wake_at < due_at, R.c.wake_at), else_=due_at),
+            wake_at=min(row.wake_at or due_at, due_at),
         )
     )
     canceled = record_outcome(tx, row, row.next_no, OutcomeKind.SUCCESS, value)
