@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 A = TypeVar("A", bound="StepFunction[Any, Any]")
 
@@ -38,10 +39,10 @@ OnError = Literal["stop", "continue"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(Generic[R_co]):
     """A start or step that is not made yet: a definition with args that fit it."""
 
-    target: Workflow[Any, R] | StepFunction[Any, R]
+    target: Workflow[Any, R_co] | StepFunction[Any, R_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
