@@ -26,7 +26,7 @@ def program_of(workflow: Workflow[Any, Any], defaults: StepOptions | None = None
 
 
 class Journal:
-    """`settle` and `cancel` commit what the live program answers; `replays` is a fresh replayer of what is committed."""
+    """`settle` and `cancel` commit what the live program answers; `replays` replays what is committed."""
 
     def __init__(
         self, make: Workflow[Any, Any] | Callable[[Host], Program], args: Any = None, *, check: bool = True

@@ -14,7 +14,7 @@ from signoff.replay.messages import Host, Program, RunInfo
 from signoff.replay.program import CoroutineProgram
 from signoff.replay.step import Step
 from signoff.workflow.definitions import Workflow, action, event, workflow
-from signoff.workflow.errors import SignoffError
+from signoff.workflow.errors import RunCanceled, SignoffError, StepFailed
 from signoff.workflow.registry import Registry
 from tests.replay.journal import CREATED
 
@@ -150,12 +150,20 @@ async def visit(step: Step, node: Node, trace: list[Any]) -> Any:
 async def _walk(step: Step) -> Any: ...
 
 
+def _expected(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_expected(inner) for inner in error.exceptions)
+    return isinstance(error, ValueError | TimeoutError | StepFailed | RunCanceled)
+
+
 def workflow_of(root: Node) -> Workflow[[], Any]:
     async def handler(step: Step) -> Any:
         trace: list[Any] = []
         try:
             await visit(step, root, trace)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is part of the result
+        except Exception as error:
+            if not _expected(error):
+                raise
             trace.append(repr(error))
         return trace
 

@@ -37,6 +37,8 @@ def outcome_of(journal: Journal, no: int, draw: Any) -> None:
 def run_to_end(journal: Journal, draw: Any, steps: int = 40) -> None:
     for _ in range(steps):
         if journal.finish is not None:
+            error = journal.finish.error
+            assert error is None or error.type == "CancelledError", error
             return
         if draw(st.integers(0, 19), label="cancel") == 0:
             journal.cancel()

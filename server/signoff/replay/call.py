@@ -31,11 +31,24 @@ class Envelope(Generic[T]):
     sent_at: datetime
 
 
-class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
+if TYPE_CHECKING:
+
+    class _Awaitable(asyncio.Future[R], Coroutine[Any, Any, R]):
+        """For create_task, which takes nothing but coroutines: our loop's takes a StepCall too."""
+
+        def send(self, value: Any, /) -> Any: ...
+        def throw(self, *error: Any) -> Any: ...
+else:
+
+    class _Awaitable(asyncio.Future, Generic[R]):
+        pass
+
+
+class StepCall(_Awaitable[R]):
     """The result of a step to come. The step has begun already, awaited or not.
 
-    A future, so that gather, wait, shield and wait_for use it as it is; a coroutine, because create_task takes nothing
-    else. Canceling it (as asyncio does for branches that nobody needs any more) cancels the step.
+    A future, so that gather, wait, shield and wait_for use it as it is; create_task takes it as well. Canceling it (as
+    asyncio does for branches that nobody needs any more) cancels the step.
     """
 
     def __init__(
@@ -112,17 +125,34 @@ class StepCall(asyncio.Future[R], Coroutine[Any, Any, R]):
         kind = errors.StepLost if error.type == "StepLost" else errors.StepFailed
         return kind(error, **where)
 
-    # A coroutine for Task, which waits for the future that `send` gives it.
+    def close(self) -> None:
+        """What create_task does with a coroutine that it cannot take."""
+        self.cancel()
+
+
+class Awaiting(Coroutine[Any, Any, Any]):
+    """The coroutine of a task that waits for a step. It holds the future that `send` gives it.
+
+    A class and not an `async def`, because a task that is canceled before it begins must cancel its step.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: StepCall[Any]) -> None:
+        self._call = call
+
+    def __await__(self) -> Any:
+        return self._call.__await__()
 
     def send(self, value: Any, /) -> Any:
-        if self.done():
-            raise StopIteration(self.result())
-        self._asyncio_future_blocking = True
-        return self
+        call = self._call
+        if call.done():
+            raise StopIteration(call.result())
+        call._asyncio_future_blocking = True
+        return call
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> NoReturn:
-        if not self.done():
-            self.cancel()  # its task was canceled before it looked at the step
+        self._call.cancel()
         raise kind if value is None else value
 
     def close(self) -> None:

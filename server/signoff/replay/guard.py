@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import json
+import os
 import sys
+import sysconfig
 import threading
 import zoneinfo
 from types import CodeType, FrameType, TracebackType
@@ -85,7 +87,7 @@ def _harmless(event: str, args: tuple[Any, ...]) -> bool:
                 return True
             if frame.f_code.co_filename.startswith("<frozen importlib"):
                 return True
-            if frame.f_locals is not frame.f_globals and name == "signoff.replay.loop":
+            if name == "signoff.replay.loop":
                 return False
             frame = frame.f_back
     return False
@@ -94,10 +96,14 @@ def _harmless(event: str, args: tuple[Any, ...]) -> bool:
 # Lines ---------------------------------------------------------------------------------------------------------------
 
 
+_STDLIB = sysconfig.get_path("stdlib")
+_HERE = os.path.dirname(__file__)
+
+
 def _own(code: CodeType) -> bool:
-    """Whether code is asyncio's or this package's rather than the author's."""
+    """Whether code is Python's or this package's rather than the author's."""
     file = code.co_filename
-    return "/asyncio/" in file or "/signoff/replay/" in file or file.startswith("<frozen")
+    return file.startswith((_HERE, "<frozen")) or (file.startswith(_STDLIB) and "-packages" not in file)
 
 
 def _line(code: CodeType, number: int | None) -> str:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVarTuple
 
+from signoff.replay.call import Awaiting, StepCall
 from signoff.workflow.amounts import as_seconds
 
 _UNWINDINGS = 16
@@ -119,10 +120,10 @@ class Loop(asyncio.AbstractEventLoop):
         try:
             for task in unfinished:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # on purpose, not an oversight
-                coro = task.get_coro()
+                coro: Any = task.get_coro()
                 # A handler's `finally` may await again and again: unwound some more, then left as it is.
                 for _ in range(_UNWINDINGS):
-                    if coro is None or getattr(coro, "cr_frame", None) is None:
+                    if getattr(coro, "cr_frame", None) is None:
                         break
                     # Whatever the handler raises: the program is gone.
                     with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -181,6 +182,8 @@ class Loop(asyncio.AbstractEventLoop):
         if self.closed:
             coro.close()
             raise RuntimeError("the program is closed")
+        if isinstance(coro, StepCall):
+            coro = Awaiting(coro)
         self._numbers += 1
         # The number stands before asyncio registers the task in a set of its own, which asks for the hash.
         task = Task.__new__(Task)

@@ -127,21 +127,6 @@ class CoroutineProgram:
         fn: Any = None,
         normalize: Callable[[str | None], str | None] | None = None,
     ) -> StepCall[Any]:
-        index = self._ask(kind, name, args, options, detail, fn, normalize)
-        call: StepCall[Any] = StepCall(self, index, kind, name, decode)
-        self._pending[index] = call
-        return call
-
-    def _ask(
-        self,
-        kind: StepKind,
-        name: str,
-        args: str | None = None,
-        options: StepOptions | None = None,
-        detail: Detail = None,
-        fn: Any = None,
-        normalize: Callable[[str | None], str | None] | None = None,
-    ) -> int:
         if args is not None and len(args) > self.max_value_bytes:
             raise errors.LimitExceeded(
                 f"the arguments of step {name!r} have {len(args)} bytes, the limit is {self.max_value_bytes}", step=name
@@ -152,7 +137,9 @@ class CoroutineProgram:
         self._ordinals[name] = ordinal + 1
         unstable = options is not None and options.unstable_args
         self._commands.append(AskStep(index, kind, name, ordinal, args, options, detail, fn, normalize, unstable))
-        return index
+        call: StepCall[Any] = StepCall(self, index, kind, name, decode)
+        self._pending[index] = call
+        return call
 
     def call_cancelled(self, index: int) -> None:
         if self._pending.pop(index, None) is not None and not self.ended:
@@ -209,8 +196,13 @@ class CoroutineProgram:
         return (self.now - self.info.created_at).total_seconds()
 
     def timer_started(self, timer: Timer, seconds: float) -> None:
-        timer.index = self._ask(StepKind.SLEEP, TIMER_NAME, detail=SleepDetail(seconds=seconds))
-        self._pending[timer.index] = timer
+        index = self._asked
+        self._asked = index + 1
+        ordinal = self._ordinals.get(TIMER_NAME, 0)
+        self._ordinals[TIMER_NAME] = ordinal + 1
+        self._commands.append(AskStep(index, StepKind.SLEEP, TIMER_NAME, ordinal, detail=SleepDetail(seconds=seconds)))
+        timer.index = index
+        self._pending[index] = timer
 
     def timer_cancelled(self, timer: Timer) -> None:
         self.call_cancelled(timer.index)
@@ -232,7 +224,9 @@ class CoroutineProgram:
             self._value = await handler
         except (GeneratorExit, Interrupted):
             raise
-        except BaseException as error:  # noqa: BLE001 - however it ended, SystemExit included, it ended the run
+        except BaseException as error:
+            if self.loop.closed:
+                raise  # being unwound: nothing may hold on to the frames
             self._error = error
         self.ended = True
         self.loop.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,7 +18,7 @@ from signoff.replay.messages import (
     Outcome,
     Program,
 )
-from signoff.replay.slots import slot_key, slots_by_drain
+from signoff.replay.slots import Slots, slot_key, slots_by_drain
 from signoff.workflow.errors import Mismatch
 from signoff.workflow.kinds import StepKind
 
@@ -75,7 +74,7 @@ class Replayer:
         self._recorded: dict[int, JournalEntry] = {}
         # One drain
         self._drain = 0
-        self._slots: dict[str, deque[JournalEntry]] = {}
+        self._slots: Slots = {}
         self._taken = 0  # commands of the drain that are looked at already
         self._extra: AskStep | None = None
         self._failure: Mismatch | None = None
@@ -181,7 +180,7 @@ class Replayer:
             except Mismatch as mismatch:
                 self._failure = mismatch  # raised after the drain: here a handler could catch it
         slots = self._slots.get(slot_key(StepKind.MARKER, marker))
-        if slots and slots[0].retired_in is None:
+        if slots and slots[-1].retired_in is None:
             return True
         return not (self._drain <= self._committed or self._unmatched)
 
@@ -228,7 +227,7 @@ class Replayer:
         marker = ask.kind is StepKind.MARKER
         if self._slots:
             slots = self._slots.get(slot_key(ask.kind, ask.name) if marker else ask.name)
-            entry = slots.popleft() if slots else None
+            entry = slots.pop() if slots else None
             if entry is not None and entry.retired_in is None:
                 self._match(entry, ask)
                 return

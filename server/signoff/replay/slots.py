@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from signoff.replay.messages import JournalEntry
 from signoff.workflow.kinds import StepKind
 
-Slots = dict[str, deque[JournalEntry]]
+# The next to be asked for stands last.
+Slots = dict[str, list[JournalEntry]]
 
 
 def slot_key(kind: StepKind, name: str) -> str:
@@ -35,26 +35,27 @@ def slots_by_drain(entries: Sequence[JournalEntry]) -> dict[int, Slots]:
         key = slot_key(entry.kind, entry.name)
         place = slots.get(key)
         if place is None:
-            slots[key] = deque((entry,))
+            slots[key] = [entry]
         else:
             place.append(entry)
-    if rounds:
-        for slots in drains.values():
-            for key, place in slots.items():
-                if any(entry.retired_in is not None for entry in place):
-                    slots[key] = _arranged(place)
+    for slots in drains.values():
+        for key, place in slots.items():
+            if len(place) > 1:
+                if rounds and any(entry.retired_in is not None for entry in place):
+                    place = slots[key] = _arranged(place)
+                place.reverse()
     return drains
 
 
-def _arranged(place: deque[JournalEntry]) -> deque[JournalEntry]:
+def _arranged(place: list[JournalEntry]) -> list[JournalEntry]:
     arranged: list[JournalEntry] = []
     for generation in sorted({entry.generation for entry in place}):
-        asked = deque(entry for entry in place if entry.generation == generation)
+        asked = [entry for entry in place if entry.generation == generation]
         for position, former in enumerate(arranged):
             if asked and former.retired_in is not None and former.retired_in <= generation:
-                arranged[position] = asked.popleft()
+                arranged[position] = asked.pop(0)
         arranged += asked
-    return deque(arranged)
+    return arranged
 
 
 def _number(entry: JournalEntry) -> int:
