@@ -165,7 +165,11 @@
   }
   document.addEventListener("htmx:after:swap", (event) => {
     const target = event.detail?.ctx?.target;
-    if (target?.id === "panel") $("[data-close-panel]", target)?.focus({ preventScroll: true });
+    if (target?.id !== "panel") return;
+    $("[data-close-panel]", target)?.focus({ preventScroll: true });
+    const address = new URL(location);
+    address.searchParams.set("step", $("#panel-body")?.dataset.step ?? "");
+    history.replaceState(null, "", address);
   });
 
   /* Forms: sent once --------------------------------------------------------------------------------------------------- */

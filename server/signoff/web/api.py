@@ -157,9 +157,9 @@ def _run_body(view: RunView) -> RunBody:
     )  # fmt: skip
 
 
-async def bearer(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+async def bearer(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Only a token counts here; cookies that a browser sends along are not looked at."""
-    kind, _, token = connection.headers.get("authorization", "").partition(" ")
+    kind, _space, token = connection.headers.get("authorization", "").partition(" ")
     backend: Backend = connection.app.state.backend
     scope = await backend.scope_for_token(token.strip()) if kind.lower() == "bearer" and token.strip() else None
     if scope is None:
@@ -176,7 +176,7 @@ def _backend(request: ApiRequest) -> Backend:
 
 
 _PROBLEMS = {
-    status: ResponseSpec(Problem, description=text, media_type="application/problem+json")  # type: ignore[arg-type]
+    status: ResponseSpec(Problem, description=text, media_type="application/problem+json")
     for status, text in {
         400: "Not JSON", 401: "No valid token", 403: "The token's role may not do this", 404: "Unknown, or not yours",
         409: "Contradicts what is stored", 413: "Too large", 422: "Does not fit; `errors` lists fields", 429: "A limit",

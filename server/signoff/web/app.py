@@ -6,6 +6,7 @@ from typing import Any
 
 from litestar import Litestar, Request, Response, Router, get
 from litestar.datastructures import CacheControlHeader, State
+from litestar.enums import ScopeType
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -13,9 +14,10 @@ from litestar.static_files import create_static_files_router
 from litestar.types import Receive, Scope, Send
 
 from signoff.resources import static_dir
+from signoff.runtime.engine import Engine
 from signoff.web import api
 from signoff.web.addresses import keep_slashes
-from signoff.web.backend import Backend, EngineLike
+from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
 from signoff.web.pages import entrance, inbox, live, runs, workflows
@@ -30,7 +32,7 @@ class App(Litestar):
     """Litestar routes by the decoded path, in which a slash inside a name is none any more: that is kept apart here."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
-        if scope["type"] == "http" and (path := keep_slashes(scope.get("raw_path") or b"")) is not None:
+        if scope["type"] is ScopeType.HTTP and (path := keep_slashes(scope.get("raw_path") or b"")) is not None:
             scope["path"] = path
         await super().__call__(scope, receive, send)
 
@@ -40,12 +42,12 @@ async def health(request: Request[Any, Any, Any]) -> Response[Any]:
     """200 while the database answers."""
     try:
         await request.app.state.backend.ready()
-    except Exception:  # whatever is wrong with the database, the answer is the same
+    except Exception:  # noqa: BLE001  # whatever is wrong with the database, the answer is the same
         return problem(503, "The database does not answer.")
     return Response({"status": "ok"})
 
 
-def create_app(engine: EngineLike, *, backend: Backend | None = None) -> Litestar:
+def create_app(engine: Engine, *, backend: Backend | None = None) -> Litestar:
     """The app over an engine that is open while the app runs."""
     backend = backend or Backend(engine)
     hub = LiveHub(backend)
@@ -66,7 +68,7 @@ def create_app(engine: EngineLike, *, backend: Backend | None = None) -> Litesta
             path="/api",
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
             components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
-        ),  # fmt: skip
+        ),
         logging_config=None,
         debug=False,
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
 from signoff.approvals import decide as gate
 from signoff.approvals import views as approvals
-from signoff.engine import control, events, rounds, views
+from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
 from signoff.people import links, sessions, sign_in, tokens
 from signoff.people.audit import audit
 from signoff.people.permissions import Action, require
+from signoff.runtime.engine import Engine
 from signoff.store.scope import Person, Scope
 from signoff.store.store import Store
 from signoff.store.tx import Notice, Tx
@@ -26,15 +27,6 @@ from signoff.workflow.registry import Registry
 STEPS_SHOWN = 200
 LOGS_SHOWN = 200
 ROWS = 50
-
-
-class EngineLike(Protocol):
-    """What the app needs of `signoff.Engine`."""
-
-    @property
-    def store(self) -> Store: ...
-    @property
-    def registry(self) -> Registry: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class Inbox:
 
 
 class Backend:
-    def __init__(self, engine: EngineLike) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     @property
@@ -159,7 +151,8 @@ class Backend:
     ) -> tuple[str, bool]:
         """The public id, and whether the run was there already."""
         require(scope, "run.start")
-        run = await self.engine.start_by_name(workflow, args, scope=scope, **options)
+        requester = scope.person.actor if scope.person is not None else None
+        run = await self.engine.start_by_name(workflow, args, scope=scope, requester=requester, **options)
         return run.id, run.existing
 
     async def send(
@@ -174,11 +167,10 @@ class Backend:
         channel: str,
     ) -> views.EventView:
         require(scope, "run.send")
-        declared = self.registry.find_event(event)
-        return await self.store.write(
-            events.send, scope, run, event, value, idempotency_key=idempotency_key, is_error=is_error, channel=channel,
-            sensitive=declared is not None and declared.sensitive,
-        )  # fmt: skip
+        handle = self.engine.run(run, scope=scope)
+        if is_error:
+            return await handle.send_error(event, value, idempotency_key=idempotency_key, channel=channel)
+        return await handle.send(event, value, idempotency_key=idempotency_key, channel=channel)
 
     # -- approvals
 
@@ -229,15 +221,19 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
     view = views.run_view(tx, scope, run)
     asked = {item.approval_id for item in view.awaiting if item.approval_id is not None}
     questions = approvals.approvals_of_run(tx, scope, run) if asked else []
-    undo = sa.select(sa.func.count()).select_from(S).where(
-        S.c.run_id == row.id, S.c.retired_in.is_(None), S.c.started, S.c.options.contains('"compensate"', autoescape=True)
-    )  # fmt: skip
-    logs = views.logs_view(tx, scope, run)
+    has_undo = S.c.options.contains('"compensate"', autoescape=True)
+    live = sa.and_(S.c.run_id == row.id, S.c.retired_in.is_(None), S.c.started)
+    undo = sa.select(sa.func.count()).select_from(S).where(live, has_undo)
     return RunDetails(
-        view, views.steps_view(tx, scope, run, after=hidden - 1), hidden, views.events_view(tx, scope, run),
-        logs[-LOGS_SHOWN:], views.rounds_view(tx, scope, run), {item.id: item for item in questions if item.id in asked},
-        int(tx.conn.execute(undo).scalar_one()),
-    )  # fmt: skip
+        run=view,
+        steps=views.steps_view(tx, scope, run, after=hidden - 1),
+        hidden=hidden,
+        events=views.events_view(tx, scope, run),
+        logs=views.logs_view(tx, scope, run)[-LOGS_SHOWN:],
+        rounds=views.rounds_view(tx, scope, run),
+        questions={item.id: item for item in questions if item.id in asked},
+        can_undo=int(tx.conn.execute(undo).scalar_one()),
+    )
 
 
 def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views.StepView, list[views.LogView]]:

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from signoff.web.say import words
+from signoff.web.say import plain, words
 
 Schema = Mapping[str, Any]
 _YES_NO = {"true": "Yes", "false": "No"}
 _APPROVING = re.compile(r"^(is_)?(approved?|accept(ed)?|ok|okay|confirm(ed)?|agree[d]?|allow(ed)?|grant(ed)?)$")
-_LONG = re.compile(
-    r"note|comment|reason|remark|description|message|body|text|explanation|justification|feedback", re.IGNORECASE
-)
+_LONG = re.compile(r"note|comment|reason|remark|descri|message|body|text|explanation|justif|feedback", re.IGNORECASE)
 _INPUT_TYPES = {"date": "date", "time": "time", "email": "email", "uri": "url", "password": "password"}
 _GROUPED = re.compile(r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$")
 _NUMBER = re.compile(r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$")
@@ -66,6 +64,13 @@ class Field:
         parts = [f"{self.id}-hint"] if self.hint else []
         return " ".join(parts + ([f"{self.id}-error"] if self.errors else []))
 
+    @property
+    def optional(self) -> bool:
+        """Whether to say so: a choice that is made already leaves nothing open."""
+        if self.kind == "choice":
+            return any(choice.key == "" for choice in self.choices)
+        return not self.required or self.nullable
+
     def walk(self) -> Iterator[Field]:
         yield self
         for child in self.children:
@@ -89,9 +94,16 @@ class Form:
     def failed(self) -> list[Field]:
         return [item for item in self.all() if item.errors]
 
-    @property
-    def asks_reason(self) -> bool:
-        return any(item.kind != "const" for item in self.fields)
+    def told(self, answer: Any) -> list[tuple[str, str]]:
+        """An answer in the words of the form, for people; what was left empty is left out."""
+        lines = []
+        for item in [*([self.decision] if self.decision else []), *self.fields]:
+            value = answer if self.root else answer.get(item.path[-1]) if isinstance(answer, Mapping) else None
+            if value in (None, "", []) or item.kind == "const":
+                continue
+            chosen = [choice.label for choice in item.choices if choice.key and choice.value == value]
+            lines.append((item.label, chosen[0] if chosen else plain(value)))
+        return lines
 
     def read(self, sent: Mapping[str, Sequence[str]]) -> Any:
         """The answer as JSON; `MISSING` when something could not be understood (then fields carry errors)."""
@@ -144,7 +156,8 @@ def _decides(item: Field) -> bool:
         item.kind == "choice"
         and item.required
         and item.default is MISSING
-        and [choice.value for choice in item.choices] == [True, False]
+        and [choice.value for choice in item.choices if isinstance(choice.value, bool)] == [True, False]
+        and len(item.choices) == 2
         and [choice.label for choice in item.choices] != ["Yes", "No"]
     )
 
@@ -182,7 +195,7 @@ class _Resolver:
             name=".".join(path),
             path=path[1:],
             kind="json",
-            label=str(plain.get("title") or words(name)) if _titled(plain, name) else words(name),
+            label=_label(schema, name),
             hint=str(plain.get("description", "")),
             required=required,
             nullable=nullable,
@@ -252,15 +265,10 @@ class _Resolver:
             item.hint = item.hint or f"For example: {examples[0]}"
 
 
-def _titled(plain: Schema, name: str) -> bool:
-    """Whether the title is the author's own: pydantic makes one up from the name, and in capitals."""
-    title = plain.get("title")
-    return (
-        bool(title)
-        and title != name.replace("_", " ").title()
-        and plain.get("type") != "object"
-        and ("enum" not in plain)
-    )
+def _label(schema: Schema, name: str) -> str:
+    """The author's own title; the one that pydantic makes up from the name says it worse than we do."""
+    title = schema.get("title")
+    return str(title) if title and title != name.replace("_", " ").title() else words(name)
 
 
 def _choice(value: Any, labels: Mapping[str, str]) -> Choice:

@@ -130,7 +130,7 @@ def pretty(value: Any) -> str:
         return "null"
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
         except ValueError:
             return value
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)

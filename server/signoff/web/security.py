@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 THEMES = ("auto", "light", "dark")
 CONTENT_SECURITY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "
-    "worker-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; worker-src 'self'; manifest-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
 )
 _HEADERS = (
     ("content-security-policy", CONTENT_SECURITY),
@@ -110,7 +111,7 @@ class Gatekeeper(ASGIMiddleware):
 
         if not path.startswith(("/static/", "/api/", "/health")):
             await self._recognise(caller, fresh)
-            if scope["method"] not in SAFE:
+            if scope["type"] is ScopeType.HTTP and scope["method"] not in SAFE:
                 await _check_forgery(Request(scope, receive, send), caller)
         await next_app(scope, receive, finish)
 

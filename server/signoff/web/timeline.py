@@ -194,7 +194,7 @@ def lay_out(run: Any, steps: Sequence[Any], rounds: Sequence[Any], now: datetime
     for step in steps:
         stop = step.ended_at or now
         moments += [step.asked_at, stop]
-        if step.kind in FUNCTIONS and step.state not in {"backoff", "delayed"}:
+        if (step.kind in FUNCTIONS or step.kind == "child") and step.state not in {"backoff", "delayed"}:
             busy.append((step.asked_at, stop))
     axis = Axis(moments, busy)
     started = {item.generation: item for item in rounds}

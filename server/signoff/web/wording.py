@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -52,7 +51,7 @@ def step_state(step: Any) -> str:
         return "Not needed any more"
     if step.kind in ("query", "mutation", "action") and step.state == "open":
         return "About to start"
-    return STEP_STATES.get(step.state, step.state)
+    return STEP_STATES[step.state]
 
 
 def step_note(step: Any) -> str:
@@ -198,11 +197,6 @@ def detail(details: Any, now: datetime) -> str:
 
 def problem_words(problem: Any) -> str:
     """Why an event was set aside."""
-    if isinstance(problem, str):
-        try:
-            problem = json.loads(problem)
-        except ValueError:
-            return problem
     if isinstance(problem, dict):
         problem = problem.get("errors", problem.get("fields", [problem]))
     lines = []
@@ -213,10 +207,3 @@ def problem_words(problem: Any) -> str:
         else:
             lines.append(str(item))
     return "; ".join(lines)
-
-
-def answer_lines(answer: Any) -> list[tuple[str, str]]:
-    """An answer for people: each field with its words."""
-    if isinstance(answer, dict):
-        return [(say.words(key), say.plain(value)) for key, value in answer.items()]
-    return [("Answer", say.plain(answer))]

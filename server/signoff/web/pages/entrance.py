@@ -74,6 +74,9 @@ async def set_up(request: AnyRequest, link: FromPath[str]) -> Response[Any]:
     typed = {name: str(form.get(name, ""))[:1000] for name in ("name", "email", "password", "again")}
     try:
         found = await backend.find_link(link)
+    except NotFound:
+        return render(request, "set_up.html", http=410, gone=True, errors={})
+    try:
         errors = _check(typed, found.email is None)
         if not errors:
             person = await backend.set_up(
@@ -101,7 +104,7 @@ async def set_up(request: AnyRequest, link: FromPath[str]) -> Response[Any]:
 def _set_up_form(request: AnyRequest, found: Any, typed: dict[str, str], errors: dict[str, str]) -> Response[Any]:
     return render(
         request, "set_up.html", http=422 if errors else 200, gone=False, errors=errors, email=found.email,
-        purpose="admin" if found.email is None else "password", typed=typed,
+        purpose="admin" if found.email is None else "password", typed=typed, min_length=MIN_LENGTH,
     )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ from signoff.web.pages import (
     scope_of,
     send_fragment,
 )  # fmt: skip
-from signoff.web.wording import answer_lines
 from signoff.workflow.errors import Refused
 
 HISTORY = 30
@@ -142,7 +141,7 @@ def _state(request: AnyRequest, item: ApprovalView, seen: int, inbox: Inbox | No
         over = "The question changed after you opened it."
     return fragment(
         request, "approvals/_state.html", item=item, mine=mine, seen=seen, over=over, following=following,
-        answer_lines=answer_lines(item.decision.answer) if item.decision is not None else [],
+        lines=forms.build(item.schema).told(item.decision.answer) if item.decision is not None else [],
     )  # fmt: skip
 
 

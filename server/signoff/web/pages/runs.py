@@ -126,10 +126,18 @@ async def runs_rows(request: AnyRequest) -> Response[Any]:
 def _live(request: AnyRequest, details: RunDetails, all_steps: bool) -> Any:
     now, run = backend_of(request).now(), details.run
     return fragment(
-        request, "runs/_live.html", run=run, sentence=wording.sentence(details, now), detail=wording.detail(details, now),
-        actions=actions_for(scope_of(request), details), args=run.args, events=details.events, logs=details.logs,
-        timeline=lay_out(run, details.steps, details.rounds, now), hidden=details.hidden, all_steps=all_steps,
-    )  # fmt: skip
+        request,
+        "runs/_live.html",
+        run=run,
+        sentence=wording.sentence(details, now),
+        detail=wording.detail(details, now),
+        actions=actions_for(scope_of(request), details),
+        timeline=lay_out(run, details.steps, details.rounds, now),
+        events=details.events,
+        logs=details.logs,
+        hidden=details.hidden,
+        all_steps=all_steps,
+    )
 
 
 @get("/runs/{run:str}")
