@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import TypeVar
 
 from signoff.store.tables import Base
 from signoff.store.tx import Tx
 
 INLINE_LIMIT = 8192  # bytes of UTF-8
-
-N = TypeVar("N", str, str | None)
 
 _TABLE = Base.metadata.tables["signoff_payload"]
 
@@ -32,13 +29,14 @@ def put(tx: Tx, run_id: int | None, text: str) -> str:
 
 def get(tx: Tx, stored: str) -> str:
     """The JSON text of what a column holds. Raises LookupError when its payload is gone."""
-    (text,) = get_many(tx, [stored])
+    text = get_many(tx, [stored])[0]
+    assert text is not None
     return text
 
 
-def get_many(tx: Tx, stored: Iterable[N]) -> list[N | str]:
+def get_many(tx: Tx, stored: Iterable[str | None]) -> list[str | None]:
     """The same for many, in their order, with one query; None stays None."""
-    columns: list[N | str] = list(stored)
+    columns = list(stored)
     keys = {text[1:] for text in columns if text is not None and text.startswith("@")}
     if not keys:
         return columns

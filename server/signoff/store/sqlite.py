@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,12 +60,16 @@ class SqliteLink:
     def __init__(self, path: str, volatile: bool) -> None:
         self.dialect = SqliteDialect()
         self.path = path
-        self.raw = connect(path, volatile=volatile)
+        self._volatile = volatile
+        self._open()
+        self._version = self._data_version()
+
+    def _open(self) -> None:
+        self.raw = connect(self.path, volatile=self._volatile)
         self._engine = sa.create_engine(
             "sqlite://", creator=lambda: self.raw, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
         )
         self.conn = self._engine.connect()
-        self._version = self._data_version()
 
     def begin(self) -> sa.Connection:
         self.raw.execute("BEGIN IMMEDIATE")
@@ -74,8 +79,12 @@ class SqliteLink:
         self.raw.execute("COMMIT")
 
     def rollback(self) -> None:
-        if self.raw.in_transaction:
-            self.raw.execute("ROLLBACK")
+        try:
+            if self.raw.in_transaction:
+                self.raw.execute("ROLLBACK")
+        except sqlite3.ProgrammingError:  # closed with its last borrower
+            self._open()
+            self._version = -1
 
     def stands(self) -> bool:
         return self.raw.in_transaction
@@ -99,34 +108,50 @@ class SqliteLink:
 
 
 class _Borrowed(aiosqlite.Connection):
-    """aiosqlite on the writer's own connection, which it must never close: it belongs to the turn."""
+    """aiosqlite on the writer's own connection, used by whoever has the turn.
+
+    SQLAlchemy closes it when a statement is canceled under way. The writer then opens a new connection, because one
+    with half a statement on it is good for little.
+    """
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         super().__init__(lambda: raw, 64)
         self._thread.daemon = True
         self._raw = raw
+        self._spent = False
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._execute(self._end)  # type: ignore[no-untyped-call]  # aiosqlite leaves it untyped
-            self._connection = None
-            super().stop()
+        self._give_up()
+        await super().close()
 
     def stop(self) -> Any:
-        # the base class closes `_connection` when it stops
-        self._connection = None
+        self._give_up()
         return super().stop()
 
+    def _give_up(self) -> None:
+        if not self._spent:
+            self._spent = True
+            try:
+                self._raw.interrupt()
+            except sqlite3.ProgrammingError:
+                return  # closed already
+            self._tx.put_nowait((None, self._end))
+
     def _end(self) -> None:
+        # closing alone would leave the transaction to a statement that still has a cursor
         if self._raw.in_transaction:
             self._raw.execute("ROLLBACK")
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Call it once no statement is under way any more, on whatever thread."""
-        if self._thread.is_alive():
-            self._tx.put_nowait((None, call))  # behind what runs there
+        """Call it on some thread once no statement is under way any more."""
+        if not self._spent:
+            self._tx.put_nowait((None, call))
         else:
-            call()
+            threading.Thread(target=self._after_end, args=(call,), daemon=True).start()
+
+    def _after_end(self, call: Callable[[], None]) -> None:
+        self._thread.join()
+        call()
 
 
 class SqliteBackend:
@@ -177,8 +202,8 @@ class SqliteBackend:
     async def close(self) -> None:
         if self._polling is not None:
             self._polling.cancel()
-        await self._authors.dispose()
         await self._writer.close()
+        await self._authors.dispose()
         await self._snapshots.dispose()
         await asyncio.to_thread(self._readers.shutdown)
         self._read_engine.dispose()
