@@ -189,11 +189,23 @@ hashable = [
 
 def leaf_fields() -> dict[str, st.SearchStrategy[Any]]:
     return {
-        "text": texts, "number": st.integers(), "ratio": st.floats(), "amount": decimals, "blob": st.binary(max_size=10),
-        "at": moments, "day": dates, "clock": st.times(), "gap": st.timedeltas(), "id": st.uuids(), "color": st.sampled_from(Color),
-        "word": st.sampled_from(Word), "level": st.sampled_from(Level), "pair": st.tuples(st.integers(), texts),
-        "many": st.frozensets(st.integers(), max_size=3), "secret": texts.map(SecretStr),
-    }  # fmt: skip
+        "text": texts,
+        "number": st.integers(),
+        "ratio": st.floats(),
+        "amount": decimals,
+        "blob": st.binary(max_size=10),
+        "at": moments,
+        "day": dates,
+        "clock": st.times(),
+        "gap": st.timedeltas(),
+        "id": st.uuids(),
+        "color": st.sampled_from(Color),
+        "word": st.sampled_from(Word),
+        "level": st.sampled_from(Level),
+        "pair": st.tuples(st.integers(), texts),
+        "many": st.frozensets(st.integers(), max_size=3),
+        "secret": texts.map(SecretStr),
+    }
 
 
 leaf_models = st.builds(Leaves, **leaf_fields())
@@ -264,9 +276,20 @@ def test_strict_models_come_back(model: Strict) -> None:
     comes_back([model], list[Strict])
 
 
-@given(st.recursive(st.builds(Tree, value=st.floats() | decimals | texts), lambda inner: st.builds(
-    Tree, value=st.floats() | decimals | texts, children=st.lists(inner, max_size=2), by_name=st.dictionaries(texts, inner, max_size=2)
-), max_leaves=5))  # fmt: skip
+tree_values = st.floats() | decimals | texts
+trees = st.recursive(
+    st.builds(Tree, value=tree_values),
+    lambda inner: st.builds(
+        Tree,
+        value=tree_values,
+        children=st.lists(inner, max_size=2),
+        by_name=st.dictionaries(texts, inner, max_size=2),
+    ),
+    max_leaves=5,
+)
+
+
+@given(trees)
 def test_models_that_hold_themselves_come_back(tree: Tree) -> None:
     comes_back(tree, Tree)
 

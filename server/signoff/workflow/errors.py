@@ -37,6 +37,10 @@ class SignoffError(Exception):
     def __str__(self) -> str:
         return self.message or self.code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is rebuilt from its args, which are not what the constructors here take.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
     def to_problem(self) -> dict[str, Any]:
         """A problem document (RFC 9457): type, title, status, detail, and the context as members."""
         members = {key: value for key, value in self.context.items() if _is_plain(value)}
@@ -47,6 +51,12 @@ class SignoffError(Exception):
             "detail": str(self),
             **members,
         }
+
+
+def _rebuild(cls: type[SignoffError], args: tuple[Any, ...], state: dict[str, Any]) -> SignoffError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
 
 
 # Context that callers may look for on any error, set or not.

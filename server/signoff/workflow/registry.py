@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from signoff.workflow.errors import NotFound, RegistrationError
+from signoff.workflow.places import Place
 
 if TYPE_CHECKING:
     from signoff.workflow.definitions import Ask, Event, StepFunction, Workflow
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a definition stands."""
-
-    file: str
-    line: int
-    qualname: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.qualname})" if self.qualname else f"{self.file}:{self.line}"
-
-    def replaces(self, other: Place) -> bool:
-        """The same place again: a module or notebook cell that is run once more."""
-        return self.file == other.file and self.qualname == other.qualname and bool(self.qualname)
 
 
 class Registry:
@@ -54,7 +38,7 @@ class Registry:
     def add_message(self, message: Event[Any] | Ask[Any]) -> None:
         # Events and asks share one name space: a wait and a question of one name would be told apart by nothing.
         former = self._messages.get(message.name)
-        if former is not None and former != message:
+        if former is not None:
             _refuse_second(f"{message.word} {message.name!r}", former.place, message.place)
         self._messages[message.name] = message
 

@@ -61,6 +61,8 @@ def user(email: str) -> User:
 
 
 def selector_from_json(raw: Mapping[str, Any]) -> Selector:
+    if len(raw) != 1:
+        raise InvalidInput(f"not a selector: {raw!r}")
     match raw:
         case {"group": str(name)}:
             return group(name)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
-import importlib
 import inspect
-import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from signoff.workflow import source_names as names_of
 from signoff.workflow import source_rules as rules
 from signoff.workflow.errors import NondeterministicCode
+from signoff.workflow.source_names import UNKNOWN
 
 ALLOW = "signoff: allow"
 _MUTATORS = frozenset(
@@ -48,7 +47,6 @@ _MUTATORS = frozenset(
 _CONTAINERS = (list, dict, set)
 # What reads a set without caring for its order.
 _ORDERLESS = frozenset({"len", "sorted", "set", "frozenset", "sum", "min", "max", "any", "all", "bool"})
-_UNKNOWN: Any = object()
 _KEEP = "keep it in a local variable, or return it from a step"
 
 
@@ -83,7 +81,7 @@ def check_handler(fn: Callable[..., Any], name: str) -> list[Finding]:
             workflow=name,
         )
     for item in findings:
-        warnings.warn(f"workflow {name!r}: {item}", SourceCheckWarning, stacklevel=4)
+        warnings.warn(f"workflow {name!r}: {item}", SourceCheckWarning, stacklevel=3)
     return findings
 
 
@@ -157,22 +155,22 @@ class _Reader(ast.NodeVisitor):
         self._outer = {
             name: cell.cell_contents
             for name, cell in zip(fn.__code__.co_freevars, cells, strict=True)
-            if _is_filled(cell)
+            if names_of.is_filled(cell)
         }
         self._scope = {**vars(builtins), **fn.__globals__, **self._outer}
-        self._own = set(_bound_names(source.node)) - _declared(source.node)
-        self._import_names = dict(_imports(source.node))
+        self._own = set(names_of.bound_names(source.node)) - names_of.declared(source.node)
+        self._import_names = dict(names_of.imports(source.node))
         self._imports = {
-            name: value for name, path in self._import_names.items() if (value := _loaded(path)) is not _UNKNOWN
+            name: value for name, path in self._import_names.items() if (value := names_of.loaded(path)) is not UNKNOWN
         }
         arguments = [*source.node.args.posonlyargs, *source.node.args.args]
         self._step = arguments[0].arg if is_handler and arguments else None
-        self._wait_sets = set(_wait_sets(source.node, self._is_asyncio_wait))
+        self._wait_sets = set(names_of.wait_sets(source.node, self._is_asyncio_wait))
         self._in_closure: set[ast.AST] = set()
 
     def read(self) -> None:
         node = self.source.node
-        for name, place in _written_globals(node):
+        for name, place in names_of.written_globals(node):
             self._found(place, f"writes the global {name}", _KEEP)
         self._mark_closures(node)
         for statement in node.body:
@@ -190,22 +188,22 @@ class _Reader(ast.NodeVisitor):
     # -- names
 
     def _value(self, node: ast.AST) -> Any:
-        """The object that a dotted name stands for when the handler is defined; _UNKNOWN for local ones."""
+        """The object that a dotted name stands for when the handler is defined; UNKNOWN for local ones."""
         if isinstance(node, ast.Name):
             if node.id in self._imports:
                 return self._imports[node.id]
-            return _UNKNOWN if node.id in self._own else self._scope.get(node.id, _UNKNOWN)
+            return UNKNOWN if node.id in self._own else self._scope.get(node.id, UNKNOWN)
         if isinstance(node, ast.Attribute):
             owner = self._value(node.value)
-            if owner is _UNKNOWN:
-                return _UNKNOWN
+            if owner is UNKNOWN:
+                return UNKNOWN
             # Not of instances: reading a property would run the author's code.
             if inspect.ismodule(owner):
-                return getattr(owner, node.attr, _UNKNOWN)
+                return getattr(owner, node.attr, UNKNOWN)
             if isinstance(owner, type):
-                found = inspect.getattr_static(owner, node.attr, _UNKNOWN)
+                found = inspect.getattr_static(owner, node.attr, UNKNOWN)
                 return found.__func__ if isinstance(found, staticmethod | classmethod) else found
-        return _UNKNOWN
+        return UNKNOWN
 
     def _dotted(self, node: ast.AST) -> str | None:
         if isinstance(node, ast.Attribute):
@@ -214,10 +212,10 @@ class _Reader(ast.NodeVisitor):
                 return self._class_attribute(owner, node.attr)
             base = self._dotted(node.value)
             value = self._value(node)
-            own = None if value is _UNKNOWN or not inspect.ismodule(value) else rules.dotted_name(value)
+            own = None if value is UNKNOWN or not inspect.ismodule(value) else rules.dotted_name(value)
             return own or (None if base is None else f"{base}.{node.attr}")
         value = self._value(node)
-        if value is _UNKNOWN:
+        if value is UNKNOWN:
             return self._import_names.get(node.id) if isinstance(node, ast.Name) else None
         return rules.dotted_name(value)
 
@@ -241,7 +239,7 @@ class _Reader(ast.NodeVisitor):
             return False
         called = self._called is node
         value = self._value(node)
-        if not called and (value is not _UNKNOWN and rules.is_harmless_reference(value)):
+        if not called and (value is not UNKNOWN and rules.is_harmless_reference(value)):
             return False
         if hit.name in ("random.Random", "numpy.random.default_rng") and self._seeded:
             return True
@@ -260,7 +258,7 @@ class _Reader(ast.NodeVisitor):
         self.visit(node.func)
         self._called = None
         value = self._value(node.func)
-        if value is not _UNKNOWN:
+        if value is not UNKNOWN:
             callee = rules.user_function(inspect.unwrap(value) if callable(value) else value)
             if callee is not None:
                 self.calls.append(callee)
@@ -308,7 +306,7 @@ class _Reader(ast.NodeVisitor):
 
     def _check_global_store(self, node: ast.Attribute | ast.Subscript) -> None:
         root = self._root(node)
-        if root is not None and self._value(root) is not _UNKNOWN:
+        if root is not None and self._value(root) is not UNKNOWN:
             self._found(node, f"writes the global {root.id}", _KEEP)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -428,7 +426,7 @@ class _Reader(ast.NodeVisitor):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Nonlocal | ast.Global):
                 self._found(inner, f"a step.do function assigns the captured {', '.join(inner.names)}", advice)
-        inside = set(_bound_names(node))
+        inside = set(names_of.bound_names(node))
         for inner in ast.walk(node):
             if isinstance(inner, ast.Attribute | ast.Subscript) and isinstance(inner.ctx, ast.Store | ast.Del):
                 root = self._root(inner)
@@ -450,86 +448,3 @@ class _Reader(ast.NodeVisitor):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 made |= {target.id for target in targets if isinstance(target, ast.Name)}
         return made
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        _ = cell.cell_contents
-    except ValueError:  # a name that is assigned only later
-        return False
-    return True
-
-
-def _bound_names(function: ast.AST) -> Iterator[str]:
-    """Names that a function and those inside of it bind."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node is not function:
-            yield node.name
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-            yield node.name or ""
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name.split(".", 1)[0]
-
-
-def _declared(function: ast.AST) -> set[str]:
-    return {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
-
-
-def _written_globals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ast.AST]]:
-    """Names declared global, or nonlocal by the handler itself, where they are written."""
-    outer = _declared(function)
-    own = {name for node in _own_nodes(function) if isinstance(node, ast.Nonlocal) for name in node.names}
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del) and node.id in outer | own:
-            yield node.id, node
-
-
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Without those of inner functions."""
-    todo = list(ast.iter_child_nodes(function))
-    while todo:
-        node = todo.pop()
-        yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(node))
-
-
-def _imports(function: ast.AST) -> Iterator[tuple[str, str]]:
-    """Names that the function imports itself, with the dotted names of what they stand for."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".", 1)[0]
-                yield alias.asname or top, alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _loaded(path: str) -> Any:
-    """The object of a dotted name, as far as it is loaded already or of the standard library."""
-    module, _, attribute = path.rpartition(".")
-    if path in sys.modules:
-        return sys.modules[path]
-    if path.split(".", 1)[0] in sys.stdlib_module_names:
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(path)
-        with contextlib.suppress(ImportError):
-            return getattr(importlib.import_module(module), attribute, _UNKNOWN)
-    return getattr(sys.modules.get(module), attribute, _UNKNOWN)
-
-
-def _wait_sets(function: ast.AST, is_wait: Callable[[ast.AST], bool]) -> Iterator[str]:
-    """Names that hold the sets of an asyncio.wait."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and is_wait(node.value):
-            for target in node.targets:
-                if isinstance(target, ast.Tuple | ast.List):
-                    yield from (item.id for item in target.elts if isinstance(item, ast.Name))
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and is_wait(node.value.value):
-            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
