@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from signoff.approvals.decide import D, Receipt, decide_embedded_through, decide_through
+from signoff.approvals.ledger import verify
 from signoff.approvals.questions import A, ApprovalQuestions
 from signoff.engine.outcomes import R, S
 from signoff.people.audit import A as AUDIT
@@ -279,6 +281,21 @@ async def test_the_journals_own_form_does_not_come_from_outside(here: World) -> 
     assert await refused(here, ana, await here.ask(schema={}), {"$py": {"$decimal": "1"}}) == "form"
 
 
+async def test_texts_that_a_database_cannot_hold_do_no_harm(here: World) -> None:
+    ana = await here.add("ana@example.org", name="A\x00na\ud800")
+    asked = await here.ask(title="Ship\x00 \ud800?", body="\x00", facts={"x": "\x00\ud800"})
+    odd = Asked(0, "", "ap_\x00\ud800")
+    with pytest.raises(NotFound):
+        await answer(here, ana, odd)
+    with pytest.raises(NotFound):
+        await embedded(here, Asked(0, "\x00", ""), "ana@example.org")
+    await answer(here, ana, asked, {"approved": True, "note": "\x00\ud800"}, comment="a\x00b\ud800")
+    stored = await here.store.read(everything)
+    assert json.loads(stored[4][0]["value"])["note"] == "\x00\ud800"
+    assert stored[1][0]["comment"] == "a\ufffdb?"
+    assert (await here.store.read(verify, here.embedded)).holds
+
+
 async def test_too_long_a_comment_is_refused(here: World) -> None:
     ana = await here.add("ana@example.org")
     assert await refused(here, ana, await here.ask(), comment="x" * 10_001) == "form"
@@ -286,11 +303,57 @@ async def test_too_long_a_comment_is_refused(here: World) -> None:
 
 async def test_answers_of_sensitive_questions_stay_out_of_the_ledger(here: World) -> None:
     ana = await here.add("ana@example.org")
-    schema = {"type": "object", "properties": {"pin": {"type": "string", "format": "password", "writeOnly": True}}}
+    schema = {
+        "type": "object",
+        "properties": {"pin": {"type": "string", "format": "password", "writeOnly": True}, "why": {"type": "string"}},
+    }
     await answer(here, ana, await here.ask(sensitive=True))
     await answer(here, ana, await here.ask(schema=schema), {"pin": "1234", "why": "asked"})
     ledger = [json.loads(row["content"])["answer"] for row in await here.store.read(rows, LEDGER)]
     assert ledger == ["[redacted]", {"pin": "[redacted]", "why": "asked"}]
+
+
+class Login(BaseModel):
+    pin: SecretStr = Field(alias="PIN")
+    amount: Decimal
+    when: date
+
+    model_config = ConfigDict(populate_by_name=True)
+
+
+@pytest.mark.parametrize("how", ["json", "json by field name", "typed"])
+async def test_secrets_reach_the_run_and_nobody_else(here: World, how: str) -> None:
+    registry = Registry()
+    login = ask("login", Login, registry=registry)
+    ana = await here.add("ana@example.org")
+    asked = await here.ask(ask="login", schema=login.codec.json_schema())
+    value = Login(PIN=SecretStr("1234"), amount=Decimal("1.50"), when=date(2026, 1, 31))
+    if how == "typed":
+        await decide_embedded_through(
+            here.store, here.embedded, asked.run, "login", value, by="ana@example.org", registry=registry
+        )
+    else:
+        name = "PIN" if how == "json" else "pin"
+        given = {name: "1234", "amount": "1.50", "when": "2026-01-31"}
+        await answer(here, ana, asked, given, registry=registry)
+    stored = await here.store.read(everything)
+    assert login.codec.decode(stored[4][0]["value"]) == value
+    record = json.loads(stored[2][0]["content"])
+    assert record["answer"] == {"PIN": "[redacted]", "amount": "1.50", "when": "2026-01-31"}
+    assert "1234" not in str(stored[2]) + str(await here.store.read(rows, AUDIT))
+
+
+async def test_a_value_of_another_type_is_refused_from_code_too(here: World) -> None:
+    registry = Registry()
+    ask("order/ship", Ship, registry=registry)
+    await here.add("ana@example.org")
+    asked = await here.ask()
+    for wrong in ({"approved": "perhaps"}, object(), date(2026, 1, 31)):
+        with pytest.raises(Refused) as caught:
+            await decide_embedded_through(
+                here.store, here.embedded, asked.run, "order/ship", wrong, by="ana@example.org", registry=registry
+            )
+        assert caught.value.reason == "form"
 
 
 async def test_paused_and_blocked_runs_take_answers(here: World) -> None:

@@ -175,4 +175,17 @@ def test_secrets_are_redacted_wherever_they_stand() -> None:
         "one": hidden,
     }
     assert redact({"one": None}, schema_of(Logins)) == {"one": None}
-    assert redact({"name": "a", "extra": 1}, schema_of(Login)) == {"name": "a", "extra": 1}
+    assert redact({"name": "a", "passwort": "p"}, schema_of(Login)) == {"name": "a", "passwort": "[redacted]"}
+
+
+def test_without_secrets_nothing_is_redacted() -> None:
+    value = {"ok": True, "other": [1]}
+    assert redact(value, schema_of(Form)) == value
+
+
+def test_unions_take_out_the_secrets_of_each_option_and_nothing_else() -> None:
+    schema = schema_of(list[Cat | Login | dict[str, int]])
+    cat, login = {"kind": "cat", "lives": 3}, {"name": "a", "password": "p"}
+    assert redact([cat, login, {"x": 1}], schema) == [cat, {"name": "a", "password": "[redacted]"}, {"x": 1}]
+    assert redact("s", schema_of(SecretStr | int)) == "[redacted]"
+    assert redact([1, "s"], schema_of(tuple[int, SecretStr])) == [1, "[redacted]"]

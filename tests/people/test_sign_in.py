@@ -68,7 +68,13 @@ async def test_wrong_passwords_unknown_accounts_and_those_without_a_password_loo
     here: World, ana: Scope
 ) -> None:
     await here.add("bob@example.org")
-    tries = [(PASSWORD + "!",), (PASSWORD, "eve@example.org"), (PASSWORD, "bob@example.org"), ("", "no address")]
+    tries = [
+        (PASSWORD + "!",),
+        (PASSWORD, "eve@example.org"),
+        (PASSWORD, "bob@example.org"),
+        ("", "no address"),
+        ("\ud800" * 10,),
+    ]
     messages = set()
     for one in tries:
         with pytest.raises(Refused) as caught:
@@ -245,7 +251,7 @@ async def test_a_link_ends_after_a_day(here: World) -> None:
 
 async def test_a_refused_password_leaves_the_link_usable(here: World) -> None:
     link = await here.store.write(links.first_admin_link, here.tenant_id)
-    for bad in ("short", "x" * 300):
+    for bad in ("short", "x" * 300, "correct horse \ud800"):
         with pytest.raises(InvalidInput) as caught:
             await set_up(here.store, link or "", bad, email="root@example.org")
         assert [field.loc for field in caught.value.fields] == [("password",)]

@@ -33,7 +33,7 @@ async def test_only_the_hash_is_stored(here: World) -> None:
     assert secret.removeprefix("signoff_") not in await here.store.read(stored)
 
 
-@pytest.mark.parametrize("wrong", ["", "signoff_", "signoff_x", "token:ci"])
+@pytest.mark.parametrize("wrong", ["", "signoff_", "signoff_x", "token:ci", "\x00", "\ud800"])
 async def test_other_texts_are_nobody(here: World, wrong: str) -> None:
     await here.store.write(create_token, here.embedded, "ci", role="operator")
     assert await here.store.read(scope_for_token, wrong) is None

@@ -33,7 +33,17 @@ async def test_a_user_is_listed_with_role_and_groups(here: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "email", ["", "ana", "a b@example.org", "ana@", "@example.org", "a\n@example.org", "a" * 260 + "@x.org"]
+    "email",
+    [
+        "",
+        "ana",
+        "a b@example.org",
+        "ana@",
+        "@example.org",
+        "a\n@example.org",
+        "a\ud800@example.org",
+        "a" * 260 + "@x.org",
+    ],
 )
 async def test_what_is_no_address_is_refused(here: World, email: str) -> None:
     with pytest.raises(InvalidInput) as caught:

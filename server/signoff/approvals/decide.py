@@ -20,12 +20,11 @@ import sqlalchemy as sa
 
 from signoff.approvals import ledger
 from signoff.approvals.eligibility import is_eligible, names_user, selectors, who_may_answer
-from signoff.approvals.forms import check_answer
-from signoff.approvals.json_schema import redact
+from signoff.approvals.forms import Checked, check_answer
 from signoff.approvals.questions import REASONS, A
 from signoff.engine.outcomes import R, Row, S, lock_run, record_due, record_outcome
 from signoff.people.audit import audit
-from signoff.people.canonical import content_hash
+from signoff.people.canonical import content_hash, nameable, storable
 from signoff.people.permissions import require
 from signoff.people.users import clean_email, exists, find_person
 from signoff.store.scope import Person, Scope
@@ -74,10 +73,10 @@ def decide(
 ) -> Receipt:
     """Answer an approval (a public id) in the name of the scope's person.
 
-    `answer` is a plain JSON value. `revision` is the one that the person saw; None where nothing was shown (the
-    embedded call). `via`: page, api, cli, link, embedded. Raises `NotFound` or `Refused`, whose `reason` is one of the
-    words above; with `form` the `fields` say what does not fit. A refusal undoes everything: its audit is the business
-    of `decide_through`.
+    `answer` is a plain JSON value; the embedded call may give one of the ask's own type. `revision` is the one that the
+    person saw; None where nothing was shown (the embedded call). `via`: page, api, cli, link, embedded. Raises
+    `NotFound` or `Refused`, whose `reason` is one of the words above; with `form` the `fields` say what does not fit. A
+    refusal undoes everything: its audit is the business of `decide_through`.
     """
     found = _find(tx, scope, approval)
     run = lock_run(tx, found.run_id)
@@ -88,8 +87,8 @@ def decide(
     person = check(tx, scope, run, row, revision)
     if comment is not None and len(comment) > MAX_COMMENT:
         raise Refused("form", f"A comment has at most {MAX_COMMENT} characters", approval=approval)
-    text = check_answer(row.ask, json.loads(row.schema), answer, registry)
-    return _record(tx, run, row, person, text, answer, comment, via)
+    checked = check_answer(row.ask, json.loads(row.schema), answer, registry, typed=via == "embedded")
+    return _record(tx, run, row, person, checked, comment, via)
 
 
 def check(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Person:
@@ -125,7 +124,7 @@ def decide_embedded(
         .where(A.c.tenant_id == scope.tenant_id, R.c.public_id == run, A.c.ask == ask)
         .order_by(A.c.state != "open", A.c.id)
     )
-    row = tx.conn.execute(query.limit(1)).first()
+    row = tx.conn.execute(query.limit(1)).first() if nameable(run + ask) else None
     if row is None:
         raise NotFound(f"Run {run} has asked no question {ask!r}", run=run, ask=ask)
     email = clean_email(by)
@@ -196,9 +195,9 @@ def _check_open(tx: Tx, run: Row, approval: Row) -> None:
 
 def _find(tx: Tx, scope: Scope, approval: str) -> Row:
     query = sa.select(A.c.id, A.c.run_id).where(A.c.public_id == approval)
-    row = tx.conn.execute(query.where(A.c.tenant_id == scope.tenant_id)).first()
+    row = tx.conn.execute(query.where(A.c.tenant_id == scope.tenant_id)).first() if nameable(approval) else None
     if row is None:
-        elsewhere = tx.conn.execute(query.limit(1)).first() is not None
+        elsewhere = nameable(approval) and tx.conn.execute(query.limit(1)).first() is not None
         raise (WrongTenant if elsewhere else NotFound)(f"There is no approval {approval}", approval=approval)
     return row
 
@@ -231,15 +230,12 @@ def _is_canceling(tx: Tx, run: Row, step_no: int) -> bool:
     return cancel_no is not None and asked_after < cancel_no
 
 
-def _record(
-    tx: Tx, run: Row, row: Row, person: Person, text: str, given: Any, comment: str | None, via: str
-) -> Receipt:
-    if record_outcome(tx, run, row.step_no, OutcomeKind.SUCCESS, text) is None:
+def _record(tx: Tx, run: Row, row: Row, person: Person, checked: Checked, comment: str | None, via: str) -> Receipt:
+    if record_outcome(tx, run, row.step_no, OutcomeKind.SUCCESS, checked.text) is None:
         # The journal is ahead of the approval: nothing waits for this answer any more.
         raise Refused("closed", f"This question is closed: {REASONS['canceled']}", approval=row.public_id)
-    schema = json.loads(row.schema)
-    shown = "[redacted]" if row.sensitive else redact(given, schema)
-    comment = comment.strip() or None if comment else None
+    shown = "[redacted]" if row.sensitive else checked.shown
+    comment = storable(comment.strip()) or None if comment else None
     content = {"ask": row.ask, "title": row.title, "shown": row.content_hash, "revision": row.revision}
     content |= {"answer": shown, "comment": comment}
     who = {"tenant_id": row.tenant_id, "run": run.public_id, "approval": row.public_id, "actor": person.actor}
@@ -247,7 +243,7 @@ def _record(
     decision = {
         "approval_id": row.id,
         "person": person.actor,
-        "answer": text,
+        "answer": checked.text,
         "comment": comment,
         "via": via,
         "revision": row.revision,
@@ -258,7 +254,9 @@ def _record(
     tx.conn.execute(
         sa.update(A)
         .where(A.c.id == row.id)
-        .values(state="decided", answer=text, decided_by=person.actor, closed_at=tx.now, closed_reason="decided")
+        .values(
+            state="decided", answer=checked.text, decided_by=person.actor, closed_at=tx.now, closed_reason="decided"
+        )
     )
     audit(tx, Scope(row.tenant_id, person), "approval.decide", row.public_id, via=via)
     tx.notify("approvals", row.tenant_id)

@@ -22,6 +22,7 @@ Loc = tuple[str | int, ...]
 Schema = dict[str, Any] | bool
 
 MAX_DEPTH: Final = 64
+MASK: Final = "[redacted]"
 
 
 def check_schema(value: Any, schema: Schema) -> list[FieldError]:
@@ -30,31 +31,61 @@ def check_schema(value: Any, schema: Schema) -> list[FieldError]:
     return list(_check(value, schema, (), root, 0))
 
 
-def secret_paths(schema: Any) -> bool:
+def has_secrets(schema: Any) -> bool:
     """Whether any part of the schema is marked as write-only, as pydantic marks a SecretStr."""
     if isinstance(schema, dict):
-        return schema.get("writeOnly") is True or any(secret_paths(part) for part in schema.values())
-    return isinstance(schema, list) and any(secret_paths(part) for part in schema)
+        return schema.get("writeOnly") is True or any(map(has_secrets, schema.values()))
+    return isinstance(schema, list) and any(map(has_secrets, schema))
 
 
-def redact(value: Any, schema: Any, root: Any = None, mask: str = "[redacted]") -> Any:
-    """The value with everything that the schema marks as write-only replaced."""
-    root = schema if root is None else root
-    schema = _resolve(schema, root)
-    if not isinstance(schema, dict) or value is None:
-        return value
-    if schema.get("writeOnly") is True:
-        return mask
-    for key in ("anyOf", "oneOf", "allOf"):
-        for option in schema.get(key, ()):
-            value = redact(value, option, root, mask)
+def redact(value: Any, schema: dict[str, Any]) -> Any:
+    """The value with everything that the schema marks as write-only replaced.
+
+    Where there are secrets, members that the schema does not name are replaced too: they could be one, misspelt.
+    """
+    return _redact(value, [schema], schema) if has_secrets(schema) else value
+
+
+def _redact(value: Any, schemas: list[Any], root: dict[str, Any]) -> Any:
+    """`schemas`: all that the value may be meant for, because of a union; what is secret in one of them is replaced."""
+    parts = [part for schema in schemas for part in _alternatives(schema, root, 0)]
+    if value is None:
+        return None
+    if any(part.get("writeOnly") is True for part in parts):
+        return MASK
     if isinstance(value, dict):
-        named, others = schema.get("properties", {}), schema.get("additionalProperties")
-        return {key: redact(item, named.get(key, others), root, mask) for key, item in value.items()}
+        objects = [part for part in parts if "properties" in part or "additionalProperties" in part]
+        if not objects:
+            return value
+        shown = {}
+        for key, item in value.items():
+            found = [part for part in (_member(one, key) for one in objects) if part is not None]
+            shown[key] = _redact(item, found, root) if found else MASK
+        return shown
     if isinstance(value, list):
-        placed, rest = schema.get("prefixItems", []), schema.get("items")
-        return [redact(item, placed[i] if i < len(placed) else rest, root, mask) for i, item in enumerate(value)]
+        return [_redact(item, [_item(part, i) for part in parts], root) for i, item in enumerate(value)]
     return value
+
+
+def _alternatives(schema: Any, root: dict[str, Any], depth: int) -> Iterator[dict[str, Any]]:
+    schema = _resolve(schema, root)
+    if isinstance(schema, dict) and depth < MAX_DEPTH:
+        yield schema
+        for key in ("anyOf", "oneOf", "allOf"):
+            for option in schema.get(key, ()):
+                yield from _alternatives(option, root, depth + 1)
+
+
+def _member(schema: dict[str, Any], key: str) -> Any:
+    named, others = schema.get("properties"), schema.get("additionalProperties")
+    if named is not None and key in named:
+        return named[key]
+    return others if isinstance(others, dict) else {} if named is None and others is True else None
+
+
+def _item(schema: dict[str, Any], place: int) -> Any:
+    placed = schema.get("prefixItems", [])
+    return placed[place] if place < len(placed) else schema.get("items")
 
 
 def _resolve(schema: Any, root: Any) -> Any:

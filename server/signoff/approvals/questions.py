@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from signoff.approvals import ledger
-from signoff.people.canonical import canonical, content_hash
+from signoff.people.canonical import canonical, content_hash, storable
 from signoff.replay.messages import AskDetail
 from signoff.store.tables import Approval, Run
 from signoff.store.tx import Tx
@@ -36,7 +36,7 @@ class ApprovalQuestions:
         question = detail.question
         to = question.get("to") or []
         facts, schema = question.get("facts") or {}, question.get("schema") or {}
-        title, body = str(question.get("title") or detail.ask), question.get("body") or None
+        title, body = storable(str(question.get("title") or detail.ask)), storable(question.get("body") or "") or None
         due = question.get("due")
         tx.conn.execute(
             sa.insert(A).values(

@@ -14,6 +14,7 @@ from signoff.approvals.decide import D, check
 from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
 from signoff.approvals.questions import REASONS, A
 from signoff.engine.outcomes import R, Row
+from signoff.people.canonical import nameable
 from signoff.people.chain import LEDGER
 from signoff.people.permissions import require
 from signoff.people.users import U
@@ -108,7 +109,7 @@ class OpenPage:
 def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
     """One approval by its public id. `NotFound` for an unknown one and for another tenant's."""
     require(scope, "approval.view")
-    found = _select(tx, scope, A.c.public_id == approval)
+    found = _select(tx, scope, A.c.public_id == approval) if nameable(approval) else []
     if not found:
         raise NotFound(f"There is no approval {approval}", approval=approval)
     return _view(tx, scope, found[0])
@@ -118,7 +119,7 @@ def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
     """All approvals of a run (a public id) in the order in which they were asked for."""
     require(scope, "approval.view")
     known = sa.select(R.c.id).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)
-    run_id = tx.conn.execute(known).scalar()
+    run_id = tx.conn.execute(known).scalar() if nameable(run) else None
     if run_id is None:
         raise NotFound(f"There is no run {run}", run=run)
     return [_view(tx, scope, row) for row in _select(tx, scope, A.c.run_id == run_id)]

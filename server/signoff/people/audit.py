@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from signoff.people.canonical import canonical, content_hash
+from signoff.people.canonical import canonical, content_hash, storable
 from signoff.people.permissions import require
 from signoff.store.scope import Scope
 from signoff.store.tables import AuditRow
@@ -51,7 +51,7 @@ def audit(
         "actor": scope.person.actor if scope.person else None,
         "via": via,
         "action": action,
-        "target": target,
+        "target": None if target is None else storable(target),
         "allowed": allowed,
         "reason": reason,
         "detail": None if detail is None else canonical(detail),

@@ -9,13 +9,23 @@ from typing import Any
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces; datetimes as UTC ISO text with microseconds, so both databases agree."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    """JSON in ASCII with sorted keys and no spaces; datetimes as UTC ISO text with microseconds, on either database."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
 
 
 def content_hash(value: Any) -> str:
     """SHA-256 of the canonical text, in hexadecimal."""
-    return hashlib.sha256(canonical(value).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def storable(text: str) -> str:
+    """The text without what a database column cannot hold: NUL characters and lone surrogates."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def nameable(name: str) -> bool:
+    """Whether a name from outside can be that of anything at all; else it must not reach a query."""
+    return name.isprintable()
 
 
 def _plain(value: object) -> str:

@@ -34,6 +34,9 @@ def check_password(password: str) -> None:
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         message = f"A password has {MIN_LENGTH} to {MAX_LENGTH} characters"
         raise InvalidInput(message, fields=[FieldError(("password",), message)])
+    if not _encodable(password):
+        message = "A password consists of characters that UTF-8 can write"
+        raise InvalidInput(message, fields=[FieldError(("password",), message)])
 
 
 def hash_password(password: str) -> str:
@@ -44,13 +47,17 @@ def hash_password(password: str) -> str:
 
 def verify_password(stored: str | None, password: str) -> bool:
     """Whether the password fits. No stored hash takes as long as a wrong one, so time tells nothing of accounts."""
-    if len(password) > MAX_LENGTH:
+    if len(password) > MAX_LENGTH or not _encodable(password):
         return False
     try:
         _hasher().verify(stored or _nobodys_hash(), password)
     except (VerificationError, InvalidHashError):
         return False
     return stored is not None
+
+
+def _encodable(password: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in password)
 
 
 def needs_rehash(stored: str) -> bool:

@@ -14,9 +14,9 @@ def new_secret(prefix: str = "") -> str:
 
 def digest(secret: str) -> str:
     """What is stored. Plain SHA-256 is enough for 256 random bits; passwords go through argon2 instead."""
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def same(one: str, other: str) -> bool:
     """Comparison in constant time."""
-    return hmac.compare_digest(one.encode(), other.encode())
+    return hmac.compare_digest(digest(one), digest(other))

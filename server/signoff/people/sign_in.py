@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from signoff.people import limits, links, sessions
 from signoff.people.audit import audit
+from signoff.people.canonical import storable
 from signoff.people.passwords import hash_password_async, needs_rehash, verify_password_async
 from signoff.people.sessions import SessionView
 from signoff.people.tenants import ensure_tenant
@@ -133,11 +134,11 @@ def _set_up(tx: Tx, secret: str, password_hash: str, email: str | None, name: st
             raise Refused(
                 "not_member", f"{address} has an account already; `signoff users set-role` can make it an admin"
             )
-        values = {"email": address, "name": name.strip(), "active": True, "created_at": tx.now}
+        values = {"email": address, "name": storable(name.strip()), "active": True, "created_at": tx.now}
         user_id = int(tx.conn.execute(sa.insert(U).values(**values).returning(U.c.id)).scalar_one())
         tx.conn.execute(sa.insert(M).values(tenant_id=link.tenant_id, user_id=user_id, role="admin"))
     elif name.strip():
-        tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(name=name.strip()))
+        tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(name=storable(name.strip())))
     store_password(tx, user_id, password_hash)
     person = find_person(tx, link.tenant_id, user_id=user_id)
     if person is None:

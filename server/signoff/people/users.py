@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from signoff.people import links, sessions
 from signoff.people.audit import audit
+from signoff.people.canonical import storable
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
 from signoff.store.tables import Group, GroupMember, Membership, User
@@ -21,7 +22,7 @@ M = Membership.__table__  # type: ignore[attr-defined]
 G = Group.__table__  # type: ignore[attr-defined]
 GM = GroupMember.__table__  # type: ignore[attr-defined]
 
-_EMAIL: Final = re.compile(r"[^@\s\x00-\x1f\x7f]+@[^@\s\x00-\x1f\x7f]+")
+_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class UserView:
 def clean_email(email: str) -> str:
     """The one spelling of an address that is stored and compared: without spaces around it, in lower case."""
     cleaned = email.strip().lower()
-    if len(cleaned) > 254 or not _EMAIL.fullmatch(cleaned):
+    if len(cleaned) > 254 or not cleaned.isprintable() or not _EMAIL.fullmatch(cleaned):
         message = f"{email!r} is not an e-mail address"
         raise InvalidInput(message, fields=[FieldError(("email",), message)])
     return cleaned
@@ -62,7 +63,7 @@ def add_user(
     email, role = clean_email(email), clean_role(role)
     user_id = tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).scalar()
     if user_id is None:
-        values = {"email": email, "name": name.strip(), "password_hash": password_hash, "active": True}
+        values = {"email": email, "name": storable(name.strip()), "password_hash": password_hash, "active": True}
         user_id = tx.conn.execute(sa.insert(U).values(**values, created_at=tx.now).returning(U.c.id)).scalar_one()
     elif tx.conn.execute(sa.select(M.c.role).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user_id)).first():
         raise Conflict(f"{email} is already a user here", user=email)
