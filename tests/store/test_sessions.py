@@ -1,3 +1,4 @@
+# ruff: noqa: PT012  # a block that raises is what several of these tests are about
 from __future__ import annotations
 
 import asyncio
@@ -178,7 +179,7 @@ async def test_a_canceled_session_writes_nothing_and_gives_the_turn_back(store: 
 
 async def test_a_statement_that_is_canceled_under_way_leaves_a_usable_store(store: Store) -> None:
     slow = {
-        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) FROM n",
+        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 3000000) SELECT max(i) FROM n",
         "postgresql": "SELECT pg_sleep(1)",
     }[store.dialect.name]
     started = asyncio.Event()
