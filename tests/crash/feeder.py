@@ -1,8 +1,7 @@
 """The world outside: `python -m tests.crash.feeder URL FOLDER SEED` starts orders, sends events, answers questions.
 
-It is killed as well, and starts again: what it was told is durable stands in files that are on the disk before it goes
-on, and everything it does can be done again under the same idempotency key. It ends when the file `stop` is there and
-no run is open.
+It is killed as well, and starts again: what it was told is durable stands in files before it goes on, and everything
+it does can be done again under the same idempotency key. It ends when the file `stop` is there and no run is open.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from signoff.store.tx import Tx
 from tests.crash.flows import PAYMENTS, Answer, allow, append, complete, hint, kind_of, order, paid
 
 T = TypeVar("T")
-MAX_OPEN = 25  # orders under way at once
+MAX_OPEN = 15  # orders under way at once
 PEOPLE = ("ana@example.org", "ben@example.org")
 PATIENCE = 90.0  # seconds for which the database may be away
 OVER = (Conflict, NotFound, Refused)  # the run is over, or somebody else was first
@@ -51,7 +50,7 @@ class Feeder:
                 self.tend(run_id, numbers[run_id])
         stop = self.folder / "stop"
         while not stop.exists():
-            if len(self.tending) < MAX_OPEN:
+            if len(await self.open_orders()) < MAX_OPEN:
                 number = await self.start(number)
             await self.round()
         while self.tending or self.answering or await self.open_orders():
@@ -150,7 +149,7 @@ def _open_approvals(tx: Tx) -> list[Any]:
         "SELECT r.public_id, a.public_id FROM signoff_approval a JOIN signoff_run r ON r.id = a.run_id"
         " WHERE a.state = 'open'"
     )
-    return list(tx.conn.execute(sa.text(query)).tuples())
+    return list(tx.conn.execute(sa.text(query)))
 
 
 def read_lines(path: str | Path) -> list[dict[str, Any]]:

@@ -22,8 +22,17 @@ from tests.crash.processes import SCRIPT, Program
 
 READY_LIMIT = 30.0  # seconds that a process may take to come up
 QUIET_LIMIT = 60.0  # seconds without any progress after which it is stuck
+BLOCKED_LIMIT = 5.0  # the same when runs are blocked, which no run should be
 STOP_LIMIT = 30.0  # seconds that a process may take to end by itself
 LONG_STALL = 18.0  # longer than a worker may stand still before others take its runs over
+
+
+@dataclass(frozen=True)
+class Progress:
+    runs: int
+    open: int
+    blocked: int
+    outcomes: int
 
 
 class CrashTestFailed(AssertionError):
@@ -125,7 +134,7 @@ class Storm:
             else:
                 self._cut()
             if done and done % 25 == 0:
-                self.say(f"{done} kills, {self._progress()[0]} runs over")
+                self.say(f"{done} kills, {self._progress().runs} runs")
         if stood_still is not None:
             self._pause(max(0.0, until - time.monotonic()))
             self._go_on(stood_still)
@@ -134,7 +143,7 @@ class Storm:
         program.kill()
         self.counts[f"kills of {program.name}"] += 1
         if self.random.random() < 0.3:
-            self._pause(self.random.uniform(0, 0.5))
+            time.sleep(self.random.uniform(0, 0.5))
         program.start()
         if self.random.random() < 0.15:
             # while it starts or takes over
@@ -172,13 +181,16 @@ class Storm:
     def _settle(self) -> None:
         (self.folder / "stop").touch()
         last, since = self._progress(), time.monotonic()
-        while self.feeder.ended() != 0 or last[1]:
+        while self.feeder.ended() != 0 or last.open:
             self._pause(0.25)
             now = self._progress()
             if now != last:
                 last, since = now, time.monotonic()
-            elif time.monotonic() - since > QUIET_LIMIT:
-                raise CrashTestFailed([f"nothing moved for {QUIET_LIMIT:g} s: {last[1]} runs are still open"])
+            quiet = time.monotonic() - since
+            if quiet > QUIET_LIMIT or (last.blocked and quiet > BLOCKED_LIMIT):
+                raise CrashTestFailed(
+                    [f"nothing moved for {quiet:.0f} s: {last.open} runs are open, {last.blocked} of them blocked"]
+                )
 
     def _stop(self) -> None:
         """Asked to, processes end by themselves."""
@@ -189,17 +201,15 @@ class Storm:
         if wrong:
             raise CrashTestFailed(wrong)
 
-    def _progress(self) -> tuple[int, int, int]:
-        """Runs that are over, runs that are open, outcomes."""
+    def _progress(self) -> Progress:
         with connect(self.url) as connection:
-            over, still_open = connection.execute(
+            row = connection.execute(
                 sa.text(
-                    "SELECT COALESCE(SUM(CASE WHEN state = 'final' THEN 1 ELSE 0 END), 0),"
-                    " COALESCE(SUM(CASE WHEN state <> 'final' THEN 1 ELSE 0 END), 0) FROM signoff_run"
+                    "SELECT count(*), count(CASE WHEN state <> 'final' THEN 1 END),"
+                    " count(blocked_reason), COALESCE(SUM(outcome_no), 0) FROM signoff_run"
                 )
             ).one()
-            outcomes = connection.execute(sa.text("SELECT COALESCE(SUM(outcome_no), 0) FROM signoff_run")).scalar_one()
-            return int(over), int(still_open), int(outcomes)
+            return Progress(*map(int, row))
 
     def _pause(self, seconds: float) -> None:
         time.sleep(seconds)
