@@ -128,6 +128,7 @@ class Journal:
             for no, row in self.rows.items()
             if row.retired_in is None
             and (no >= from_no or row.outcome_kind in (None, OutcomeKind.CANCELED) or row.kind is StepKind.CANCEL)
+            and (no >= from_no or row.kind is not StepKind.MARKER)
         }
         self.retire(retired)
 

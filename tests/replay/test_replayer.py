@@ -209,6 +209,28 @@ def test_a_handler_that_is_not_deterministic_is_found_by_the_second_replay() -> 
     assert caught.value.step_no == 1
 
 
+def test_a_marker_is_remembered_wherever_it_is_asked_for_and_may_go_when_nobody_asks() -> None:
+    code = "first"
+
+    @handled
+    async def handler(step: Step) -> list[bool]:
+        found = [step.changed("early")] if code == "moved" else []
+        await step.sleep(1)
+        if code == "first":
+            found.append(step.changed("early"))
+        await step.sleep(1)
+        return found
+
+    journal = Journal(handler, check=False)
+    journal.settle(0)
+    code = "removed"
+    journal.evict()
+    code = "moved"
+    journal.evict()
+    journal.settle(journal.open[0])
+    assert journal.result == [True]
+
+
 @pytest.mark.parametrize("what", ["ends early", "cancels", "does not cancel", "orphan"])
 def test_other_edits_of_the_past(what: str) -> None:
     edited = False

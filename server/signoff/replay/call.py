@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
 
     class _Awaitable(asyncio.Future, Generic[R]):
-        pass
+        __slots__ = ()
 
 
 class StepCall(_Awaitable[R]):
@@ -50,6 +50,8 @@ class StepCall(_Awaitable[R]):
     A future, so that gather, wait, shield and wait_for use it as it is; create_task takes it as well. Canceling it (as
     asyncio does for branches that nobody needs any more) cancels the step.
     """
+
+    __slots__ = ("cancels_run", "decode", "index", "kind", "name", "on_timeout", "program")
 
     def __init__(
         self, program: CoroutineProgram, index: int, kind: StepKind, name: str, decode: Callable[[str | None], R]

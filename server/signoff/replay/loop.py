@@ -123,11 +123,11 @@ class Loop(asyncio.AbstractEventLoop):
                 coro: Any = task.get_coro()
                 # A handler's `finally` may await again and again: unwound some more, then left as it is.
                 for _ in range(_UNWINDINGS):
-                    if getattr(coro, "cr_frame", None) is None:
-                        break
                     # Whatever the handler raises: the program is gone.
                     with contextlib.suppress(Exception, asyncio.CancelledError):
                         coro.close()
+                    if getattr(coro, "cr_frame", None) is None:
+                        break
         finally:
             events._set_running_loop(outer)
             self._ready.clear()

@@ -18,7 +18,7 @@ from signoff.replay.messages import (
     Outcome,
     Program,
 )
-from signoff.replay.slots import Slots, slot_key, slots_by_drain
+from signoff.replay.slots import BOOKKEEPING, Slots, slots_by_drain
 from signoff.workflow.errors import Mismatch
 from signoff.workflow.kinds import StepKind
 
@@ -64,10 +64,13 @@ class Replayer:
         self._indexes: dict[int, int] = {}  # and back
         self._expected = slots_by_drain(entries)
         live = [entry for entry in entries if entry.retired_in is None]
-        self._unmatched = sum(entry.kind != StepKind.CANCEL for entry in live)
+        self._unmatched = sum(entry.kind not in BOOKKEEPING for entry in live)
+        self._markers = {entry.name for entry in live if entry.kind == StepKind.MARKER}
         self._dropped = {entry.no for entry in live if entry.by_handler}
         self._outcomes: list[JournalEntry] | None = [
-            entry for entry in live if entry.outcome_no is not None and not entry.by_handler
+            entry
+            for entry in live
+            if entry.outcome_no is not None and not entry.by_handler and entry.kind != StepKind.MARKER
         ]
         self._outcomes.sort(key=_outcome_no)
         # Matched entries whose outcome is still to be handed over, and those that the handler canceled
@@ -179,10 +182,7 @@ class Replayer:
                 self._take(commands)
             except Mismatch as mismatch:
                 self._failure = mismatch  # raised after the drain: here a handler could catch it
-        slots = self._slots.get(slot_key(StepKind.MARKER, marker))
-        if slots and slots[-1].retired_in is None:
-            return True
-        return not (self._drain <= self._committed or self._unmatched)
+        return marker in self._markers or not (self._drain <= self._committed or self._unmatched)
 
     # One drain
 
@@ -199,8 +199,9 @@ class Replayer:
     def _end(self, commands: Sequence[Command]) -> None:
         if self._failure is not None:
             raise self._failure
-        self._take(commands)
-        if not self._slots and self._extra is None:
+        if commands:
+            self._take(commands)
+        if self._extra is None and not any(self._slots.values()):
             return
         missing = [entry for slots in self._slots.values() for entry in slots if entry.retired_in is None]
         if missing:
@@ -225,8 +226,12 @@ class Replayer:
 
     def _ask(self, ask: AskStep) -> None:
         marker = ask.kind is StepKind.MARKER
-        if self._slots:
-            slots = self._slots.get(slot_key(ask.kind, ask.name) if marker else ask.name)
+        if marker:
+            if ask.name in self._markers:
+                return
+            self._markers.add(ask.name)
+        elif self._slots:
+            slots = self._slots.get(ask.name)
             entry = slots.pop() if slots else None
             if entry is not None and entry.retired_in is None:
                 self._match(entry, ask)
@@ -250,8 +255,6 @@ class Replayer:
         if entry.args != ask.args and not ask.unstable_args and not _same_args(entry.args, ask):
             self._mismatch("the handler calls a step with other arguments", entry, ask)
         self._unmatched -= 1
-        if ask.kind is StepKind.MARKER:
-            return
         self._nos[ask.index] = entry.no
         self._indexes[entry.no] = ask.index
         if entry.outcome_no is None and not entry.by_handler:

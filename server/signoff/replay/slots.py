@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from signoff.replay.messages import JournalEntry
 from signoff.workflow.kinds import StepKind
 
+BOOKKEEPING = (StepKind.CANCEL, StepKind.MARKER)  # rows that are no step of the handler's
 # The next to be asked for stands last.
 Slots = dict[str, list[JournalEntry]]
-
-
-def slot_key(kind: StepKind, name: str) -> str:
-    """Markers are counted apart from steps; no name has control characters."""
-    return "\0" + name if kind == StepKind.MARKER else name
 
 
 def slots_by_drain(entries: Sequence[JournalEntry]) -> dict[int, Slots]:
@@ -25,25 +21,24 @@ def slots_by_drain(entries: Sequence[JournalEntry]) -> dict[int, Slots]:
     drains: dict[int, Slots] = {}
     rounds = False
     for entry in sorted(entries, key=_number):
-        if entry.kind == StepKind.CANCEL:
+        if entry.kind in BOOKKEEPING:
             continue
         if entry.retired_in is not None:
             rounds = True
         slots = drains.get(entry.asked_after)
         if slots is None:
             slots = drains[entry.asked_after] = {}
-        key = slot_key(entry.kind, entry.name)
-        place = slots.get(key)
+        place = slots.get(entry.name)
         if place is None:
-            slots[key] = [entry]
+            slots[entry.name] = [entry]
         else:
             place.append(entry)
     for slots in drains.values():
-        for key, place in slots.items():
+        for name, place in slots.items():
             if len(place) > 1:
                 if rounds and any(entry.retired_in is not None for entry in place):
-                    place = slots[key] = _arranged(place)
-                place.reverse()
+                    slots[name] = _arranged(place)
+                slots[name].reverse()
     return drains
 
 
