@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from signoff.replay.step import Step
+from signoff.runtime.engine import Engine
 from signoff.workflow import attempt
 from signoff.workflow.definitions import (
     Action,
@@ -46,21 +46,6 @@ from signoff.workflow.options import Retention
 from signoff.workflow.registry import Registry
 from signoff.workflow.retry import Retry
 from signoff.workflow.selectors import group, role, user
-
-if TYPE_CHECKING:
-    from signoff.replay.step import Step
-    from signoff.runtime.engine import Engine
-
-_LATER = {"Engine": "signoff.runtime.engine", "Step": "signoff.replay.step"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        from importlib import import_module
-
-        return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "Action",
