@@ -177,7 +177,6 @@ class SqliteBackend:
             f"sqlite+aiosqlite:///{path}", async_creator=self._borrow, pool_size=1, max_overflow=0,
             pool_reset_on_return=None,
         )  # fmt: skip
-        event.listen(self._authors.sync_engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN IMMEDIATE"))
         self._polling: asyncio.Task[None] | None = None
         self.joiner = Joiner(self.dialect, clock, lambda conn, notices: None, hub.publish_soon)
 
@@ -231,7 +230,7 @@ class SqliteBackend:
         return Committer(self._writer, apply, max_batch)
 
     async def author_session(self) -> AuthorSession:
-        """A session that holds the write turn until `release`."""
+        """A session that holds the write turn, with its transaction begun, until `release`."""
         turn = Turn(self._hub)
         self._writer.put(turn)
         await turn.granted

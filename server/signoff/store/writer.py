@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -175,8 +176,13 @@ class Turn:
         self._hub = hub
         self._given_back = threading.Event()
 
-    def lend(self) -> None:
-        """On the writer's thread: block until it is given back."""
+    def lend(self, link: Link) -> None:
+        """On the writer's thread: begin a transaction for the borrower and block until the turn is given back."""
+        try:
+            link.begin()
+        except Exception as error:  # noqa: BLE001  # raised where the turn is awaited
+            self._hub.post(partial(self._refuse, link.translate(error) or error))
+            return
         self._hub.post(self._grant)
         while not self._given_back.wait(5):
             if self._hub.loop.is_closed():
@@ -187,6 +193,10 @@ class Turn:
             self.give_back()
         else:
             self.granted.set_result(None)
+
+    def _refuse(self, error: Exception) -> None:
+        if not self.granted.done():
+            self.granted.set_exception(error)
 
     def give_back(self) -> None:
         """From any thread, once nothing uses the connection any more."""
@@ -274,7 +284,7 @@ class Writer:
         if jobs:
             self._commit(link, jobs)
         if turn is not None:
-            turn.lend()
+            turn.lend(link)
             link.rollback()  # nothing may be left of a borrower that was canceled
         return going
 
