@@ -310,12 +310,13 @@ class _Journal:
 def _retire(tx: Tx, row: Row, steps: Sequence[Row], generation: int, events: str) -> None:
     nos = [step.no for step in steps]
     waiting = [step for step in steps if step.outcome_no is None]
-    for child_id in sorted(step.child_id for step in steps if step.child_id is not None):
-        control.cancel_child(tx, child_id, reason="the step that started it was retired")
     close_questions(tx, row.id, [step.no for step in waiting if step.kind == StepKind.ASK], "retired", tx.now)
     retire = sa.update(S).where(S.c.run_id == row.id, S.c.no == sa.bindparam("step_no")).values(retired_in=generation)
     if nos:
         tx.conn.execute(retire, [{"step_no": no} for no in nos])
+    # only now, so that their ends are no outcomes of this run
+    for child_id in sorted(step.child_id for step in steps if step.child_id is not None):
+        control.cancel_child(tx, child_id, reason="the step that started it was retired")
     back = {"state": "buffered", "consumed_by": None}
     for at in range(0, len(nos), 1_000):
         consumed = sa.and_(E.c.run_id == row.id, E.c.consumed_by.in_(nos[at : at + 1_000]))
