@@ -366,7 +366,9 @@ async def test_paused_and_blocked_runs_take_answers(here: World) -> None:
 
 
 async def embedded(here: World, asked: Asked, by: str, ask_name: str = "order/ship") -> Receipt:
-    return await decide_embedded_through(here.store, here.embedded, asked.run, ask_name, YES, by=by, registry=NO_TYPES)
+    return await decide_embedded_through(
+        here.store, here.embedded, asked.run, ask_name, YES, by=by, registry=NO_TYPES, wait=0
+    )
 
 
 async def test_embedded_code_answers_in_the_name_of_a_member_under_all_rules(here: World) -> None:
@@ -417,6 +419,48 @@ async def test_embedded_code_names_what_is_not_there(here: World) -> None:
     asked = await here.ask()
     with pytest.raises(NotFound, match="has asked no question 'order/other'"):
         await embedded(here, asked, "ana@example.org", "order/other")
+
+
+async def test_embedded_code_waits_for_a_question_that_is_coming(here: World) -> None:
+    await here.add("ana@example.org")
+    asked = await here.ask()
+    await change_run(here.store, asked, driven_no=-1)
+    hidden = await here.store.write(take_away, asked)
+    calls = decide_embedded_through(
+        here.store, here.embedded, asked.run, "order/ship", YES, by="ana@example.org", registry=NO_TYPES, wait=60
+    )
+    waiting = asyncio.create_task(calls)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.2)
+    await here.store.write(put_back, here.tenant_id, hidden)
+    assert (await asyncio.wait_for(waiting, 30)).approval == asked.approval
+
+
+async def test_embedded_code_does_not_wait_for_what_cannot_come(here: World) -> None:
+    await here.add("ana@example.org")
+    asked = await here.ask()
+    await answer(here, await here.scope("ana@example.org"), asked)
+    await change_run(here.store, asked, driven_no=1)
+    over = await here.ask()
+    await here.store.write(take_away, over)
+    await change_run(here.store, over, state="final", result_kind="completed")
+    for which, reason in ((asked, "already_decided"), (over, None)):
+        with pytest.raises((Refused, NotFound)) as caught:
+            async with asyncio.timeout(30):
+                await decide_embedded_through(
+                    here.store, here.embedded, which.run, "order/ship", YES, by="ana@example.org", wait=60
+                )
+        assert getattr(caught.value, "reason", None) == reason
+
+
+def take_away(tx: Tx, asked: Asked) -> dict[str, Any]:
+    row = tx.conn.execute(sa.delete(A).where(A.c.run_id == asked.run_id).returning(A)).mappings().one()
+    return {str(key): value for key, value in row.items()}
+
+
+def put_back(tx: Tx, tenant_id: int, approval: dict[str, Any]) -> None:
+    tx.conn.execute(sa.insert(A).values(**approval))
+    tx.notify("approvals", tenant_id)
 
 
 async def test_an_answer_can_join_a_transaction_that_is_rolled_back(here: World) -> None:

@@ -289,6 +289,8 @@ async def test_a_password_link_sets_the_password_of_its_account_only(here: World
     assert (person.email, person.name, person.role) == ("ana@example.org", "Ana", "approver")
     await enter(here)
     with pytest.raises(NotFound):
+        await here.store.read(links.find_link, link)
+    with pytest.raises(NotFound):
         await set_up(here.store, link, PASSWORD)
 
 

@@ -11,6 +11,7 @@ at once exactly one is told yes.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +39,7 @@ from signoff.workflow.registry import Registry
 D = Decision.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 MAX_COMMENT: Final = 10_000  # characters
+WAIT: Final = 10.0  # seconds that embedded code waits for the run to ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +120,13 @@ def decide_embedded(
     rules of the gate. An address that no account has may stand for somebody outside, but only where the question names
     it or is put to nobody in particular: code cannot make up members of groups or holders of roles.
     """
-    query = (
-        sa.select(A.c.public_id, A.c.to)
-        .join(R, R.c.id == A.c.run_id)
-        .where(A.c.tenant_id == scope.tenant_id, R.c.public_id == run, A.c.ask == ask)
-        .order_by(A.c.state != "open", A.c.id)
-    )
-    row = tx.conn.execute(query.limit(1)).first() if nameable(run + ask) else None
+    found = _run(tx, scope, run)
+    if found is None:
+        raise NotFound(f"There is no run {run}", run=run)
+    query = sa.select(A.c.public_id, A.c.to).where(A.c.run_id == found.id, A.c.ask == ask)
+    # Of several that are open the oldest; of none that is, the last one, which tells what became of it.
+    query = query.order_by(A.c.state != "open", sa.case((A.c.state == "open", A.c.id), else_=-A.c.id))
+    row = tx.conn.execute(query.limit(1)).first()
     if row is None:
         raise NotFound(f"Run {run} has asked no question {ask!r}", run=run, ask=ask)
     email = clean_email(by)
@@ -160,15 +162,56 @@ async def decide_through(
 
 
 async def decide_embedded_through(
-    store: Store, scope: Scope, run: str, ask: str, answer: Any, *, by: str, registry: Registry | None = None
+    store: Store,
+    scope: Scope,
+    run: str,
+    ask: str,
+    answer: Any,
+    *,
+    by: str,
+    registry: Registry | None = None,
+    wait: float = WAIT,
 ) -> Receipt:
-    """`decide_embedded` with the audit row of a refusal."""
+    """`decide_embedded` with the audit row of a refusal. Waits up to `wait` seconds for a question that is coming."""
+    await _until_asked(store, scope, run, ask, wait)
     try:
         return await store.write(decide_embedded, scope, run, ask, answer, by=by, registry=registry)
     except (Refused, NotFound) as refusal:
         target = refusal.context.get("approval") or f"{run} {ask}"
         await store.write(record_refusal, scope, target, refusal, "embedded", by)
         raise
+
+
+async def _until_asked(store: Store, scope: Scope, run: str, ask: str, wait: float) -> None:
+    changed = asyncio.Event()
+    stop = store.subscribe(lambda notices: changed.set())
+    try:
+        async with asyncio.timeout(wait):
+            while await store.read(_is_coming, scope, run, ask):
+                await changed.wait()
+                changed.clear()
+    except TimeoutError:
+        return  # the gate says what is there instead
+    finally:
+        stop()
+
+
+def _is_coming(tx: Tx, scope: Scope, run: str, ask: str) -> bool:
+    """Whether no question of this name is open, but the run may be just about to ask it."""
+    row = _run(tx, scope, run)
+    if row is None or row.state == RunState.FINAL or row.blocked_reason is not None or row.requested != "none":
+        return False
+    states = set(tx.conn.execute(sa.select(A.c.state).where(A.c.run_id == row.id, A.c.ask == ask)).scalars())
+    if not states:
+        return True
+    # It was asked and answered before: again only if the run has yet to see what happened last.
+    return "open" not in states and bool(row.driven_no < row.outcome_no)
+
+
+def _run(tx: Tx, scope: Scope, run: str) -> Row | None:
+    if not nameable(run):
+        return None
+    return tx.conn.execute(sa.select(R).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)).first()
 
 
 def record_refusal(
