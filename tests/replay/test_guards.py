@@ -165,6 +165,26 @@ def test_a_handler_that_computes_for_ever_is_interrupted_with_the_line() -> None
     )
 
 
+def test_an_interruption_of_another_kind_comes_out_of_the_drive() -> None:
+    class Overrun(BaseException):
+        pass
+
+    def overrun() -> None:
+        raise Overrun
+
+    @handled
+    async def handler(step: Step) -> None:
+        async def branch() -> None:
+            await step.sleep(1)
+            helper(overrun)
+
+        await asyncio.gather(branch())
+
+    journal = Journal(handler, check=False)
+    with pytest.raises(Overrun):
+        journal.settle(0)
+
+
 def test_sys_exit_in_a_handler_fails_its_run_only() -> None:
     @handled
     async def handler(step: Step) -> None:

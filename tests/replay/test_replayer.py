@@ -98,6 +98,20 @@ def test_a_cancel_lets_the_handler_clean_up_and_ends_the_run_canceled() -> None:
     assert journal.finish.kind is ResultKind.CANCELED
 
 
+def test_the_number_of_a_cancel_request_is_not_given_to_a_step() -> None:
+    @handled
+    async def handler(step: Step) -> None:
+        try:
+            await step.sleep(100)
+        finally:
+            await step.run_action(price, "clean up")
+
+    for number in (None, 1):
+        replayer = Journal(handler).live
+        cancel = Outcome(1, CREATED, 1, None, OutcomeKind.SUCCESS, step_no=number)
+        assert [new.no for new in replayer.feed(None, cancel).asks] == [2]
+
+
 def test_a_cancel_that_the_handler_catches_is_over() -> None:
     @handled
     async def handler(step: Step) -> str:

@@ -535,6 +535,23 @@ def test_run_information() -> None:
     assert Journal(handler).result == ["run-1", "handler", "a", CREATED.isoformat()]
 
 
+def test_the_generation_that_a_handler_sees_is_that_of_what_happened_last() -> None:
+    @handled
+    async def handler(step: Step) -> list[int]:
+        seen = [step.run.generation]
+        for _ in range(2):
+            await step.run_action(price, "a")
+            seen.append(step.run.generation)
+        return seen
+
+    journal = Journal(handler)
+    journal.settle(0, "1")
+    journal.restart(1)
+    journal.evict()
+    journal.settle(journal.open[0], "1")
+    assert journal.result == [1, 1, 2]
+
+
 def test_wait_and_as_completed_are_ordered() -> None:
     @handled
     async def handler(step: Step) -> list[Any]:

@@ -72,7 +72,7 @@ class Shadow:
 
     def _record(self, no: int | None, outcome: Outcome) -> None:
         if no is None:
-            no = -outcome.no if outcome.step_no is None else outcome.step_no
+            no = self._next_no if outcome.step_no is None else outcome.step_no
             self.rows[no] = JournalEntry(
                 no, StepKind.CANCEL, "cancel", None, outcome.generation, outcome.no - 1, outcome.at
             )

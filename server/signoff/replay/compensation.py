@@ -16,10 +16,10 @@ _RETRIED = StepOptions(retry=True)
 
 @dataclass(frozen=True, slots=True)
 class Compensate:
-    """One step to take: `args_json` is the JSON object text of the arguments of `fn`, an action or a mutation."""
+    """One step to take: `args` is the JSON object text of the arguments of `fn`, an action or a mutation."""
 
     fn: Any
-    args_json: str | None
+    args: str | None
     name: str
     on_error: Literal["stop", "continue"] = "stop"
 
@@ -67,7 +67,7 @@ class CompensationProgram:
             fn.kind,
             step.name,
             ordinal,
-            step.args_json,
+            step.args,
             None if options == EMPTY else options,
             fn=fn,
             normalize=fn.codec.normalize,

@@ -87,12 +87,9 @@ class Loop(asyncio.AbstractEventLoop):
             while ready:
                 handle = ready.popleft()
                 if not handle._cancelled:  # as asyncio's own loop asks, without a call
-                    try:
+                    # A SystemExit is the handler's own: its task has it too, and ends with it.
+                    with contextlib.suppress(SystemExit):
                         handle._run()
-                    except Interrupted:
-                        raise
-                    except (SystemExit, KeyboardInterrupt):
-                        pass  # raised by the handler itself: the task has it too, and ends with it
         finally:
             events._set_running_loop(outer)
             if outer is not None:  # else they stay: this thread drives programs

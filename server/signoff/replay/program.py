@@ -57,11 +57,12 @@ class CoroutineProgram:
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
         self.workflow = workflow
-        self.info = info
+        self._info = replace(info, labels=dict(info.labels), generation=1)
         self.host = host
         self.defaults = defaults
         self.max_value_bytes = workflow.settings.max_value_bytes or max_value_bytes
         self.now: datetime = info.created_at
+        self._created_at = info.created_at
         self.loop = Loop(self)  # type: ignore[abstract]  # what it refuses is set on the class by name
         self.ended = False
         self.resolved: dict[int, tuple[Any, StepOptions | None]] = {}  # by id(definition): it, and its options here
@@ -158,6 +159,13 @@ class CoroutineProgram:
         return answer
 
     @property
+    def info(self) -> RunInfo:
+        """`generation` is that of the last outcome handed over: what is kept after a restart sees what it saw."""
+        if self._info.generation != self._generation:
+            self._info = replace(self._info, generation=self._generation)
+        return self._info
+
+    @property
     def random(self) -> random.Random:
         if self._random is None:
             self._random = random.Random(self._seeds(self._generation))
@@ -193,7 +201,7 @@ class CoroutineProgram:
             self._root.cancel()
 
     def loop_time(self) -> float:
-        return (self.now - self.info.created_at).total_seconds()
+        return (self.now - self._created_at).total_seconds()
 
     def timer_started(self, timer: Timer, seconds: float) -> None:
         index = self._asked
@@ -222,11 +230,9 @@ class CoroutineProgram:
     async def _main(self, handler: Coroutine[Any, Any, Any]) -> None:
         try:
             self._value = await handler
-        except (GeneratorExit, Interrupted):
-            raise
         except BaseException as error:
-            if self.loop.closed:
-                raise  # being unwound: nothing may hold on to the frames
+            if self.loop.closed or isinstance(error, KeyboardInterrupt | GeneratorExit):
+                raise  # interrupted, or being unwound: nothing may hold on to the frames
             self._error = error
         self.ended = True
         self.loop.clear()
@@ -242,6 +248,8 @@ class CoroutineProgram:
             ) from interrupted
         if self._blocked is not None:
             raise self._blocked
+        if self._error is not None and not isinstance(self._error, _ENDINGS):
+            raise self._error  # nothing that a handler does: somebody stops the thread
         if self.ended:
             self._commands.append(self._finish())
         elif not self._pending:
@@ -270,12 +278,17 @@ class CoroutineProgram:
         return Finish(ResultKind.FAILED, error=error_info(error))
 
 
+# How a handler may end a run that fails or is canceled.
+_ENDINGS = (Exception, asyncio.CancelledError, SystemExit, BaseExceptionGroup)
+
+
 def error_info(error: BaseException) -> ErrorInfo:
     """An exception that ended a handler; `step_no` when a step's failure is at its root."""
     failed = _failed_step(error)
-    data = getattr(error, "data", None)
+    data = None
     try:
         message = str(error)
+        data = getattr(error, "data", None)
     except Exception as broken:  # noqa: BLE001 - an author's __str__
         message = f"(no message: {type(broken).__name__})"
     return ErrorInfo(

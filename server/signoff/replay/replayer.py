@@ -153,8 +153,8 @@ class Replayer:
         if self.finished is None:
             if no is None:
                 outcome.index = None
-                if outcome.step_no is not None and outcome.step_no >= self.next_no:
-                    self.next_no = outcome.step_no + 1
+                # The request has a row of its own in the journal, the next one unless told otherwise.
+                self.next_no = max(self.next_no, (self.next_no if outcome.step_no is None else outcome.step_no) + 1)
                 self._hand_over(outcome)
             else:
                 self.open.pop(no, None)

@@ -17,6 +17,7 @@ from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo
 from signoff.workflow.amounts import MAX_SECONDS, Seconds, as_seconds
 from signoff.workflow.codec import decode, dump, parse
 from signoff.workflow.errors import InvalidInput, SignoffError, Undecodable
+from signoff.workflow.functions import closure_action
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import MAX_NAME, check_name
 from signoff.workflow.options import StepOptions
@@ -84,8 +85,6 @@ class Step:
     def do(self, name: str, fn: Callable[[], R], **options: Any) -> StepCall[R]: ...
     def do(self, name: str, fn: Callable[[], Any], **options: Any) -> StepCall[Any]:
         """Run a closure as an action. Options are those of actions: retry, timeout, pool, at_most_once, ..."""
-        from signoff.workflow.definitions import closure_action
-
         action = closure_action(name, fn)
         if options:
             action = action.options(**options)
@@ -339,6 +338,7 @@ class Step:
 
     @property
     def run(self) -> RunInfo:
+        """What the handler may know of its run. `generation` counts restarts, as of the last outcome handed over."""
         return self._program.info
 
     @property
