@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -178,6 +179,55 @@ def test_the_code_hash_follows_the_code_and_not_its_place(tmp_path: Path) -> Non
     assert typed_in[0] != typed_in[2]
 
 
+HELPED = """
+from signoff.workflow.definitions import action, workflow
+import {helpers}
+from {helpers} import Item
+
+@workflow("helped/flow")
+async def flow(step, item: Item) -> int:
+    return {helpers}.compute(item)
+"""
+
+
+def test_the_code_hash_follows_the_modules_that_the_handler_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blocked run is tried again by code with another hash, so a fixed helper or model must change it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    helpers = tmp_path / "helpers_of_flow.py"
+    flow = tmp_path / "reloaded_module.py"
+    flow.write_text(HELPED.format(helpers="helpers_of_flow"))
+    hashes = []
+    for value in (1, 22, 22):
+        helpers.write_text(
+            f"from pydantic import BaseModel\nclass Item(BaseModel):\n    x: int\ndef compute(item): return {value}\n"
+        )
+        sys.modules.pop("helpers_of_flow", None)
+        hashes.append(load(flow).flow.code_hash)
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
+def test_decorated_closures_keep_their_own_types() -> None:
+    def logged(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def inner() -> Any:
+            return fn()
+
+        return inner
+
+    @logged
+    def number() -> int:
+        return 1
+
+    @logged
+    def text() -> str:
+        return "a"
+
+    assert closure_action("number", number).codec.encode_result(1) == "1"
+    assert closure_action("text", text).codec.encode_result("a") == '"a"'
+
+
 def test_what_is_no_coroutine_function_is_refused(registry: Registry) -> None:
     def sync(step: Any) -> None: ...
     async def no_args() -> None: ...
@@ -304,6 +354,18 @@ def test_a_closure_is_an_action_that_no_registry_knows(registry: Registry) -> No
     with pytest.raises(InvalidInput):
         made.codec.encode_result("x")
     assert closure_action("again", count).codec is made.codec
+
+    def bound(value: Plain = Plain()) -> int:  # noqa: B008  # what a closure captures by default is never stored
+        return 1
+
+    def needs(value: int) -> int:
+        return value
+
+    assert closure_action("bound", bound).codec.encode_call() is None
+    with pytest.raises(InvalidInput, match="needs value"):
+        closure_action("needs", needs)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidInput, match="takes a function"):
+        closure_action("value", 5)  # type: ignore[arg-type]  # wrong on purpose
     untyped = closure_action("untyped", lambda: value)
     assert untyped.codec.encode_result([1]) == "[1]"
     assert default_registry.find_function("count") is None

@@ -46,11 +46,9 @@ class Codec:
     ) -> Codec:
         """Reads the annotations now; RegistrationError names an annotation that cannot be serialised."""
         signature = read_signature(fn)
-        parameters = list(signature.parameters.values())[first:]
-        scope = {**vars(sys.modules.get(fn.__module__, typing)), **getattr(fn, "__globals__", {}), **(namespace or {})}
-        name = getattr(fn, "__qualname__", repr(fn))
+        scope, name = _scope(fn, namespace), _name(fn)
         resolved = []
-        for item in parameters:
+        for item in list(signature.parameters.values())[first:]:
             annotation = _resolve(item.annotation, scope, f"parameter {item.name!r} of {name}")
             if annotation is not MISSING:
                 if item.kind is item.VAR_POSITIONAL:
@@ -58,8 +56,21 @@ class Codec:
                 elif item.kind is item.VAR_KEYWORD:
                     annotation = types.GenericAlias(dict, (str, annotation))
             resolved.append(item.replace(annotation=annotation))
-        result = _resolve(signature.return_annotation, scope, f"the result of {name}")
-        return cls(resolved, result, name)
+        return cls(resolved, _resolve(signature.return_annotation, scope, f"the result of {name}"), name)
+
+    @classmethod
+    def for_closure(cls, fn: Callable[..., Any], *, namespace: Mapping[str, Any] | None = None) -> Codec:
+        """For a function that is called without args, so that its parameters (with defaults) are not stored."""
+        signature = read_signature(fn)
+        name = _name(fn)
+        needed = [
+            item.name
+            for item in signature.parameters.values()
+            if item.default is MISSING and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
+        ]
+        if needed:
+            raise InvalidInput(f"{name} is called without arguments, and needs {', '.join(needed)}")
+        return cls([], _resolve(signature.return_annotation, _scope(fn, namespace), f"the result of {name}"), name)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Args by parameter name, as the call gave them; InvalidInput for what the signature refuses."""
@@ -206,6 +217,16 @@ def _inside(name: str, error: InvalidInput | Undecodable) -> list[FieldError]:
     if not error.fields:
         return [FieldError((name,), error.message)]
     return [FieldError((name, *item.loc), item.message, item.input) for item in error.fields]
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", repr(fn))
+
+
+def _scope(fn: Callable[..., Any], namespace: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The names that the annotations of a function may use."""
+    module = vars(sys.modules[fn.__module__]) if fn.__module__ in sys.modules else {}
+    return {**module, **getattr(fn, "__globals__", {}), **(namespace or {})}
 
 
 def _resolve(annotation: Any, scope: dict[str, Any], where: str) -> Any:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from signoff.workflow.amounts import Seconds
@@ -192,27 +193,25 @@ class Action(StepFunction[P, R]):
 def closure_action(name: str, fn: Callable[[], R | Awaitable[R]]) -> Action[[], R]:
     """An action of `step.do(name, fn)`: known to no registry, without args."""
     check_name(name, "step")
+    if not callable(fn):
+        raise InvalidInput(f"step.do({name!r}) takes a function, not {type(fn).__name__}")
     return Action(name, fn, _closure_codec(fn), place_of(fn))
 
 
 def _closure_codec(fn: Callable[..., Any]) -> Codec:
-    # A closure is made anew on every pass of the handler, its code is not; annotations are the code's own.
-    code = getattr(fn, "__code__", None)
-    if code is None or getattr(fn, "__annotations__", None) == {}:
-        return _UNTYPED_CODEC if _takes_nothing(fn) else Codec.for_callable(fn)
-    cached = _closure_codecs.get(code)
-    if cached is None:
-        cached = _closure_codecs[code] = Codec.for_callable(fn, namespace=closure_names(fn))
-    return cached
+    # A closure is made anew on every pass of the handler, its code is not. By identity, because codes of two files may
+    # be equal; the code is kept with its codec, so that its id is not given to another one.
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None:
+        return _UNTYPED
+    known = _closure_codecs.get(id(code))
+    if known is None:
+        known = _closure_codecs[id(code)] = (code, Codec.for_closure(fn, namespace=closure_names(fn)))
+    return known[1]
 
 
-def _takes_nothing(fn: Callable[..., Any]) -> bool:
-    code = getattr(fn, "__code__", None)
-    return code is None or (code.co_argcount == 0 and code.co_kwonlyargcount == 0)
-
-
-_UNTYPED_CODEC = Codec([], MISSING, "the step's function")
-_closure_codecs: dict[Any, Codec] = {}
+_UNTYPED = Codec([], MISSING, "the step's function")
+_closure_codecs: dict[int, tuple[CodeType, Codec]] = {}
 
 
 def query(

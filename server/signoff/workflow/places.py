@@ -6,11 +6,13 @@ import inspect
 import linecache
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 _OWN = os.path.dirname(__file__)
+_INSTALLED = tuple({sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,16 @@ def closure_names(fn: Callable[..., Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         return names
     return names
+
+
+def is_authors(module: str | None, *, home: str | None) -> bool:
+    """Whether a module is the author's own: neither of Python, nor installed, unless `home` is of the same package."""
+    if not module:
+        return False
+    root = module.split(".", 1)[0]
+    if home and root == home.split(".", 1)[0]:
+        return True
+    if root == "signoff" or (root in sys.stdlib_module_names and root != "__main__"):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return not (isinstance(file, str) and any(file.startswith(folder) for folder in _INSTALLED))

@@ -10,6 +10,7 @@ import ast
 import builtins
 import inspect
 import textwrap
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from typing import Any, Literal
 from signoff.workflow import source_names as names_of
 from signoff.workflow import source_rules as rules
 from signoff.workflow.errors import NondeterministicCode
+from signoff.workflow.places import is_authors
 from signoff.workflow.source_names import UNKNOWN
 
 ALLOW = "signoff: allow"
@@ -89,7 +91,7 @@ def read_handler(fn: Callable[..., Any]) -> Iterator[Finding]:
     """All findings of a handler and of what it calls."""
     fn = inspect.unwrap(fn)
     code = fn.__code__
-    source = _Source.read(fn)
+    source = _Source.read(fn, fn.__module__)
     if source is None:
         yield Finding(
             code.co_filename,
@@ -110,7 +112,7 @@ def read_handler(fn: Callable[..., Any]) -> Iterator[Finding]:
         for callee in reader.calls:
             if callee.__code__ not in seen:
                 seen.add(callee.__code__)
-                called = _Source.read(callee)
+                called = _Source.read(callee, fn.__module__)
                 if called is not None:
                     todo.append((called, "warning"))
 
@@ -122,9 +124,10 @@ class _Source:
     file: str
     offset: int
     lines: list[str]
+    home: str  # the handler's module
 
     @classmethod
-    def read(cls, fn: Any) -> _Source | None:
+    def read(cls, fn: Any, home: str) -> _Source | None:
         try:
             lines, first = inspect.getsourcelines(fn)
             tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -133,7 +136,7 @@ class _Source:
         node = tree.body[0] if tree.body else None
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return None
-        return cls(fn, node, fn.__code__.co_filename, max(first, 1) - 1, lines)
+        return cls(fn, node, fn.__code__.co_filename, max(first, 1) - 1, lines, home)
 
     def allows(self, node: ast.AST) -> bool:
         start = getattr(node, "lineno", 1)
@@ -259,8 +262,8 @@ class _Reader(ast.NodeVisitor):
         self._called = None
         value = self._value(node.func)
         if value is not UNKNOWN:
-            callee = rules.user_function(inspect.unwrap(value) if callable(value) else value)
-            if callee is not None:
+            callee = inspect.unwrap(value) if isinstance(value, types.FunctionType) else None
+            if callee is not None and is_authors(callee.__module__, home=self.source.home):
                 self.calls.append(callee)
             if value is builtins.hash or value is builtins.id:
                 self._found(node, f"{value.__name__}() differs between processes", "use a value of your own", "warning")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,19 +249,3 @@ def _by_identity() -> dict[int, str]:
 def is_harmless_reference(value: Any) -> bool:
     """What may be named, only not called: classes, exceptions, constants, modules."""
     return isinstance(value, type | types.ModuleType | int | float | str | bytes | tuple | frozenset)
-
-
-def user_function(value: Any) -> Callable[..., Any] | None:
-    """A plain function of the author's own modules, which is read too when a handler calls it."""
-    import sys
-    import sysconfig
-
-    if not isinstance(value, types.FunctionType):
-        return None
-    root = (value.__module__ or "").split(".", 1)[0]
-    if root in sys.stdlib_module_names and root != "__main__":
-        return None
-    file = value.__code__.co_filename
-    paths = sysconfig.get_paths()
-    installed = any(file.startswith(paths[key]) for key in ("purelib", "platlib"))
-    return None if installed or (root == "signoff" and ".demo" not in value.__module__) else value
