@@ -106,7 +106,15 @@ async def test_guessing_stops_after_a_few_attempts_and_goes_on_after_a_while(her
         await enter(here)
     assert caught.value.retry_after == WINDOW.total_seconds()
     assert caught.value.to_problem()["status"] == 429
+    assert await refused(here) == "too_many_attempts"
     await enter(here, PASSWORD, "ana@example.org", "192.0.2.2")  # others are not shut out
+
+    def reasons(tx: Tx) -> list[str]:
+        refusals = sa.select(AUDIT.c.reason).where(AUDIT.c.action == "sign_in", AUDIT.c.allowed.is_(False))
+        return list(tx.conn.execute(refusals.order_by(AUDIT.c.id)).scalars())
+
+    # the log keeps that a limit was met, and is not filled by whoever goes on
+    assert await here.store.read(reasons) == ["bad_credentials"] * FEW + ["too_many_attempts"]
     here.clock.advance(WINDOW)
     await enter(here)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final
 
@@ -43,12 +44,20 @@ class TooManyAttempts(Refused):
         )
 
 
-def take_attempt(tx: Tx, email: str, address: str) -> int | None:
-    """Count one attempt; returns None when it may be made, else the seconds until the next may.
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """`first`: the one attempt that met a limit first, which the audit log keeps; those after it would only fill it."""
+
+    seconds: int  # until the next attempt may be made
+    first: bool
+
+
+def take_attempt(tx: Tx, email: str, address: str) -> Blocked | None:
+    """Count one attempt; None when it may be made.
 
     It returns rather than raises, because a count that is rolled back is none.
     """
-    waits = []
+    waits, first = [], False
     insert = postgresql.insert if tx.dialect.name == "postgresql" else sqlite.insert
     for name, (limit, window) in LIMITS.items():
         row = insert(C).values(key=_key(name, email, address), count=1, ends_at=tx.now + window)
@@ -63,9 +72,10 @@ def take_attempt(tx: Tx, email: str, address: str) -> int | None:
         count, ends_at = tx.conn.execute(counted).one()
         if count > limit:
             waits.append(math.ceil((ends_at - tx.now).total_seconds()))
+            first = first or count == limit + 1
     stale = tx.dialect.claim(sa.select(C.c.key).where(C.c.ends_at <= tx.now).limit(100))
     tx.conn.execute(sa.delete(C).where(C.c.key.in_(stale)))
-    return max(waits, default=None)
+    return Blocked(max(waits), first) if waits else None
 
 
 def clear_attempts(tx: Tx, email: str, address: str) -> None:

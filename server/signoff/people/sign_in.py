@@ -40,9 +40,12 @@ async def sign_in(
         email = clean_email(email)
     except InvalidInput:
         email = ""
+    blocked = await store.write(limits.take_attempt, email, address)
+    if blocked is not None and not blocked.first:
+        raise limits.TooManyAttempts(blocked.seconds)
     try:
-        if (seconds := await store.write(limits.take_attempt, email, address)) is not None:
-            raise limits.TooManyAttempts(seconds)
+        if blocked is not None:
+            raise limits.TooManyAttempts(blocked.seconds)
         stored, user_id = await store.read(_credentials, email)
         if not await verify_password_async(stored, password) or user_id is None or stored is None:
             raise Refused("bad_credentials", "The e-mail address or the password is wrong")
