@@ -47,6 +47,10 @@ class Ear:
         self.notices += notices
         self._heard.set()
 
+    def pools(self) -> list[str | int]:
+        """Keys of what `add` told, without the resync that somebody else's writes to a SQLite file bring."""
+        return [notice.key for notice in self.notices if notice.kind == "pool"]
+
     async def until(self, condition: Callable[[list[Notice]], bool], timeout: float = 20) -> None:
         async with asyncio.timeout(timeout):
             while not condition(self.notices):

@@ -162,13 +162,12 @@ async def test_a_lock_found_free_once_may_be_a_reconnect_found_free_twice_it_is_
         conn.execute(
             "INSERT INTO signoff_worker (id, name, heartbeat, started_at) VALUES (%s, 'w', 1, now())", (worker,)
         )
+        lock, unlock = f"SELECT pg_advisory_lock({liveness.LOCKS}, {worker})", "SELECT pg_advisory_unlock_all()"
         for locked, lost in [(1, False), (0, False), (1, False), (0, False), (0, True), (1, False)]:
-            conn.execute(
-                f"SELECT pg_advisory_{'lock' if locked else 'unlock_all'}({f'{liveness.LOCKS}, {worker}' if locked else ''})"
-            )
+            conn.execute(lock if locked else unlock)
             observer._look(conn, 0, 0.0)
             assert (worker in observer.lost()) is lost
-        conn.execute("SELECT pg_advisory_unlock_all()")
+        conn.execute(unlock)
         # after a reconnect of one's own, a free lock says nothing for a while; at a start it says all
         observer._look(conn, 0, 0.0, trusting=False)
         observer._look(conn, 0, 0.0, trusting=False)

@@ -50,10 +50,10 @@ async def test_the_authors_rows_and_ours_are_committed_together(store: Store, en
     async with store.session() as session:
         session.add(StoreTestItem(name="theirs"))
         await session.run(add, "ours")
-        assert not ear.notices
+        assert not ear.pools()
     assert await items(store) == ["theirs"]
     assert await store.read(names) == ["ours"]
-    assert [notice.key for notice in ear.notices] == ["ours"]
+    assert ear.pools() == ["ours"]
 
 
 async def test_an_exception_undoes_both_and_tells_nobody(store: Store, engine: AsyncEngine) -> None:
@@ -67,7 +67,7 @@ async def test_an_exception_undoes_both_and_tells_nobody(store: Store, engine: A
     await ear.until_kind("pool", "later")
     assert await items(store) == []
     assert await store.read(names) == ["later"]
-    assert [notice.key for notice in ear.notices] == ["later"]
+    assert ear.pools() == ["later"]
 
 
 async def test_what_cannot_be_committed_raises_out_of_the_block(store: Store, engine: AsyncEngine) -> None:
@@ -104,10 +104,10 @@ async def test_an_authors_savepoint_takes_its_notices_with_it(store: Store, engi
         async with session.begin_nested():
             session.add(StoreTestItem(name="nested"))
             await session.run(add, "kept")
-        assert not ear.notices
+        assert not ear.pools()
     assert await store.read(names) == ["before", "kept"]
     assert await items(store) == ["nested"]
-    assert [notice.key for notice in ear.notices] == ["before", "kept"]
+    assert ear.pools() == ["before", "kept"]
 
 
 async def test_a_savepoint_opened_before_the_first_use_case_counts_too(store: Store) -> None:
@@ -118,7 +118,7 @@ async def test_a_savepoint_opened_before_the_first_use_case_counts_too(store: St
                 await session.run(add, "inside")
                 raise LookupError
         await session.run(add, "after")
-    assert [notice.key for notice in ear.notices] == ["after"]
+    assert ear.pools() == ["after"]
 
 
 async def test_no_update_of_concurrent_sessions_is_lost(store: Store, other: Store) -> None:
@@ -243,10 +243,10 @@ async def test_join_stands_and_falls_with_the_callers_transaction(store: Store, 
         assert await store.join(session, add, "ours") == "ours"
         assert await store.join(session, names) == ["ours"]
         await session.rollback()
-        assert not ear.notices
+        assert not ear.pools()
         session.add(StoreTestItem(name="theirs again"))
         await store.join(session, add, "ours again")
-        assert not [n for n in ear.notices if n.kind == "pool"]
+        assert not ear.pools()
         await session.commit()
         # the same session once more, in its next transaction
         await store.join(session, add, "third")
@@ -254,7 +254,7 @@ async def test_join_stands_and_falls_with_the_callers_transaction(store: Store, 
     await ear.until_kind("pool", "third")
     assert await store.read(names) == ["ours again", "third"]
     assert await items(store) == ["theirs again"]
-    assert [n.key for n in ear.notices if n.kind == "pool"] == ["ours again", "third"]
+    assert ear.pools() == ["ours again", "third"]
 
 
 async def test_join_refuses_a_session_on_a_database_of_another_kind(postgres_url: str, sqlite_url: str) -> None:

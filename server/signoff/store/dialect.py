@@ -50,6 +50,12 @@ class Dialect(ABC):
         """Insert many rows with one statement."""
 
     @abstractmethod
+    def insert_returning(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row], returning: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """Insert many rows; the `returning` columns of each as the driver gives them, in any order."""
+
+    @abstractmethod
     def update_rows(
         self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
     ) -> None:
@@ -120,6 +126,15 @@ class SqliteDialect(Dialect):
             keys, columns = tuple(keys), tuple(columns)
             values = _mapped(rows, _times(table, keys + columns), self.encode_time)
             self._many(tx, _sqlite_update(table, keys, columns), values)
+
+    def insert_returning(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row], returning: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        columns = tuple(columns)
+        sql = f"{_sqlite_insert(table, columns)} RETURNING {', '.join(map(_SQLITE_QUOTE, returning))}"
+        values = _mapped(rows, _times(table, columns), self.encode_time)
+        # the driver's executemany gives no rows
+        return [tuple(found) for row in values for found in tx.execute_raw(sql, row)]
 
     def _many(self, tx: Tx, sql: str, rows: list[tuple[Any, ...]]) -> None:
         cursor = tx.cursor()
@@ -193,6 +208,16 @@ class PostgresDialect(Dialect):
     ) -> None:
         if rows:
             _pg_run(tx, _pg_update(table, tuple(keys), tuple(columns)), rows, always_arrays=True)
+
+    def insert_returning(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row], returning: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        if not rows:
+            return []
+        single = len(rows) == 1
+        sql = f"{_pg_insert(table, tuple(columns), single)} RETURNING {', '.join(map(_PG_QUOTE, returning))}"
+        values = tuple(rows[0]) if single else [list(column) for column in zip(*rows, strict=True)]
+        return [tuple(found) for found in tx.execute_raw(sql, values)]
 
     def encode_time(self, moment: datetime | None) -> datetime | None:
         return moment

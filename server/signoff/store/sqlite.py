@@ -18,6 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import QueuePool, StaticPool
 
+from signoff.store.aio import OneHopConnection
 from signoff.store.clock import Clock
 from signoff.store.dialect import SqliteDialect
 from signoff.store.errors import StoreError, translate
@@ -107,16 +108,15 @@ class SqliteLink:
         self.raw.close()
 
 
-class _Borrowed(aiosqlite.Connection):
-    """aiosqlite on the writer's own connection, used by whoever has the turn.
+class _Borrowed(OneHopConnection):
+    """The writer's own connection, used by whoever has the turn.
 
     SQLAlchemy closes it when a statement is canceled under way. The writer then opens a new connection, because one
     with half a statement on it is good for little.
     """
 
     def __init__(self, raw: sqlite3.Connection) -> None:
-        super().__init__(lambda: raw, 64)
-        self._thread.daemon = True
+        super().__init__(lambda: raw)
         self._raw = raw
         self._spent = False
 
@@ -177,6 +177,7 @@ class SqliteBackend:
             f"sqlite+aiosqlite:///{path}", async_creator=self._borrow, pool_size=1, max_overflow=0,
             pool_reset_on_return=None,
         )  # fmt: skip
+        event.listen(self._authors.sync_engine, "begin", self._ensure_begun)
         self._polling: asyncio.Task[None] | None = None
         self.joiner = Joiner(self.dialect, clock, lambda conn, notices: None, hub.publish_soon)
 
@@ -185,14 +186,18 @@ class SqliteBackend:
         return self._link
 
     async def _open_snapshot(self) -> aiosqlite.Connection:
-        connection = aiosqlite.Connection(lambda: connect(self.path, read_only=True), 64)
-        connection._thread.daemon = True
-        return await connection
+        return await OneHopConnection(lambda: connect(self.path, read_only=True))
 
     async def _borrow(self) -> aiosqlite.Connection:
         assert self._link is not None
         self._borrowed = _Borrowed(self._link.raw)
         return await self._borrowed
+
+    def _ensure_begun(self, conn: sa.Connection) -> None:
+        """The writer began before it lent its turn, but SQLAlchemy rolls back once when it first sees a connection."""
+        assert self._link is not None
+        if not self._link.raw.in_transaction:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
 
     async def start(self) -> None:
         await self._writer.start()
