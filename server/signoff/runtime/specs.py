@@ -14,6 +14,7 @@ from signoff.workflow.options import StartOptions
 from signoff.workflow.registry import Registry
 
 _EMPTY = StartOptions()
+FUNCTION_VERSION = 0  # of enqueued functions, so that a workflow may have the same name
 
 
 def options_of(call: Call[Any]) -> StartOptions:
@@ -105,6 +106,7 @@ def _function_spec(function: StepFunction[Any, Any], args: str | None, max_value
     record = options.to_record()
     return StartSpec(
         workflow=function.name,
+        version=FUNCTION_VERSION,
         args=args,
         run_at=options.run_at,
         run_after=options.run_after,
@@ -121,4 +123,7 @@ def new_definitions(registry: Registry) -> list[NewDefinition]:
         NewDefinition(workflow.name, workflow.version, settings=workflow.settings.to_json())
         for workflow in registry.workflows()
     ]
-    return [*found, *(NewDefinition(function.name, kind="function") for function in registry.functions())]
+    return [
+        *found,
+        *(NewDefinition(function.name, kind="function", version=FUNCTION_VERSION) for function in registry.functions()),
+    ]

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from signoff.engine import views
+from signoff.engine.status import FINAL_STATUSES as FINAL
 from signoff.engine.views import EventView, LogView, RunView, StepView
-from signoff.runtime.watcher import Watcher
+from signoff.runtime.watcher import SAFETY_SECONDS, Watcher
 from signoff.store.store import Scope, Store, Tx
 
-FINAL = frozenset({"completed", "failed", "canceled"})
+# Log lines of attempts are written a few times a second, so the last ones may come after the run's end.
+LATE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def _step_changes(version: int, former: StepView | None, step: StepView) -> Iter
 
 
 async def subscribe(store: Store, watcher: Watcher, scope: Scope, key: int, run_id: str) -> AsyncIterator[Change]:
-    """The run as it is now, then every change; ends after the change that made it final."""
+    """The run as it is now, then every change; ends a moment after the run did."""
     seen = _Seen()
     with watcher.changes(key) as signal:
         while True:
@@ -127,14 +129,15 @@ async def subscribe(store: Store, watcher: Watcher, scope: Scope, key: int, run_
             snapshot = await store.read(_read_snapshot, scope, run_id, seen.last_log)
             for change in seen.differences(snapshot):
                 yield change
-            if snapshot.run.status in FINAL:
+            if snapshot.run.status not in FINAL:
+                await _wait(signal, SAFETY_SECONDS)  # after which it looks all the same, in case a notice went missing
+            elif not await _wait(signal, LATE_SECONDS):
                 return
-            await _wait(signal)
 
 
-async def _wait(signal: asyncio.Event) -> None:
+async def _wait(signal: asyncio.Event, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(15):
-            await signal.wait()
+        async with asyncio.timeout(seconds):
+            return await signal.wait()
     except TimeoutError:
-        pass  # a look all the same, in case a notice went missing
+        return False
