@@ -21,7 +21,7 @@ from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
 from signoff.web.pages import entrance, inbox, live, runs, workflows
-from signoff.web.security import Gatekeeper
+from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
@@ -32,8 +32,9 @@ class App(Litestar):
     """Litestar routes by the decoded path, in which a slash inside a name is none any more: that is kept apart here."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
-        if scope["type"] is ScopeType.HTTP and (path := keep_slashes(scope.get("raw_path") or b"")) is not None:
-            scope["path"] = path
+        if scope["type"] == ScopeType.HTTP:
+            scope["path"] = keep_slashes(scope.get("raw_path") or b"") or scope["path"]
+            send = with_headers(scope, send)
         await super().__call__(scope, receive, send)
 
 

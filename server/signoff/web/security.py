@@ -16,7 +16,7 @@ from litestar.exceptions import PermissionDeniedException
 from litestar.middleware.base import ASGIMiddleware
 
 if TYPE_CHECKING:
-    from litestar.types import ASGIApp, Message, Receive, Scope, Send
+    from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
     from signoff.web.backend import Backend
 
@@ -81,7 +81,7 @@ class Cookies:
 
 
 class Gatekeeper(ASGIMiddleware):
-    """Finds the caller, refuses forged posts, and sets the security headers on everything that leaves."""
+    """Finds the caller, and refuses forged posts."""
 
     scopes = (ScopeType.HTTP,)
 
@@ -99,19 +99,13 @@ class Gatekeeper(ASGIMiddleware):
         async def finish(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableScopeHeaders.from_message(message)
-                for name, value in _HEADERS:
-                    headers.setdefault(name, value)
-                if cookies.secure:
-                    headers.setdefault("strict-transport-security", "max-age=31536000")
-                if not path.startswith("/static/"):
-                    headers.setdefault("cache-control", "no-store" if path.startswith("/api/") else "private, no-cache")
                 for line in fresh:
                     headers.add("set-cookie", line)
             await send(message)
 
         if not path.startswith(("/static/", "/api/", "/health")):
             await self._recognise(caller, fresh)
-            if scope["type"] is ScopeType.HTTP and scope["method"] not in SAFE:
+            if scope["type"] == ScopeType.HTTP and scope["method"] not in SAFE:
                 await _check_forgery(Request(scope, receive, send), caller)
         await next_app(scope, receive, finish)
 
@@ -135,6 +129,24 @@ class Gatekeeper(ASGIMiddleware):
         if len(caller.csrf) < 32:
             caller.csrf = secrets.token_urlsafe(32)
             fresh.append(cookies.line(cookies.csrf, caller.csrf))
+
+
+def with_headers(scope: HTTPScope, send: Send) -> Send:
+    """Sets the security headers on whatever answers, also where no route was found."""
+    path = scope["path"]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableScopeHeaders.from_message(message)
+            for name, value in _HEADERS:
+                headers.setdefault(name, value)
+            if scope["scheme"] == "https":
+                headers.setdefault("strict-transport-security", "max-age=31536000")
+            if not path.startswith("/static/"):
+                headers.setdefault("cache-control", "no-store" if path.startswith("/api/") else "private, no-cache")
+        await send(message)
+
+    return sending
 
 
 async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> None:

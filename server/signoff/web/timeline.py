@@ -174,7 +174,7 @@ def _bars(axis: Axis, step: Any, now: datetime) -> list[Bar]:
             bars.append(bar(begun, end, "running"))
         case "open" | "delayed":
             bars.append(bar(begun, end, "line"))
-        case "failure" if not step.attempt_rows:
+        case "failure" if end > begun or not bars:
             bars.append(bar(begun, end, "failed"))
         case _:
             pass

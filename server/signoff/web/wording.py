@@ -170,9 +170,19 @@ def sentence(details: Any, now: datetime) -> str:
         case "completed":
             return f"Completed in {say.duration(run.ended_at - run.created_at)}" if run.ended_at else "Completed"
         case "failed":
+            failed = _failed_step(details)
+            if failed is not None:
+                return f"Failed at {failed.name}: {_brief(failed.error.message)}"
             return f"Failed: {_brief(run.error.message)}" if run.error is not None else "Failed"
         case _:
             return f"Canceled {say.relative(run.ended_at, now)}" if run.ended_at else "Canceled"
+
+
+def _failed_step(details: Any) -> Any:
+    """The step whose error ended the run, if one did."""
+    error = details.run.error
+    found = (step for step in details.steps if error is not None and step.no == error.step_no)
+    return next((step for step in found if step.error is not None), None)
 
 
 def _brief(text: str, most: int = 140) -> str:
@@ -190,8 +200,8 @@ def detail(details: Any, now: datetime) -> str:
         by = f" (by {say.person(actor)})" if actor else ""
         return say.sentence(f"{run.error.message}{by}")
     if run.error is not None and run.status == "failed":
-        failed = next((step for step in details.steps if step.no == run.error.step_no), None)
-        return f"{run.error.type} in step {failed.no}, {failed.name}." if failed else f"{run.error.type}."
+        failed = _failed_step(details)
+        return f"{failed.error.type} in step {failed.no}." if failed else f"{run.error.type}."
     return ""
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from litestar import Response, get
+from litestar.params import FromPath
 
 from signoff.people.permissions import require
 from signoff.web.pages import AnyRequest, backend_of, badge_of, render, scope_of
+from signoff.workflow.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +38,10 @@ async def more_page(request: AnyRequest) -> Response[Any]:
     return render(request, "more.html", place="more", badge=await badge_of(request))
 
 
-HANDLERS = [workflows_page, more_page]
+@get("/{rest:path}")
+async def nowhere(request: AnyRequest, rest: FromPath[PurePath]) -> Response[Any]:
+    """A route of its own, so that whoever is lost is still known and finds the way back."""
+    raise NotFound(f"there is nothing at {rest}")
+
+
+HANDLERS = [workflows_page, more_page, nowhere]

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from signoff.web import addresses, say
+
+NOW = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0004, "0 ms"), (0.24, "240 ms"), (1, "1 s"), (9.94, "9.9 s"), (12, "12 s"), (59.7, "1 min"), (60, "1 min"),
+     (12_000, "3 h 20 min"), (86_400, "1 d"), (90_000, "1 d 1 h"), (-3, "0 ms")],
+)  # fmt: skip
+def test_durations_as_people_say_them(seconds: float, said: str) -> None:
+    assert say.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "just now"), (7, "7 s ago"), (200, "3 min ago"), (-7300, "in 2 h"), (90_000, "1 d ago")]
+)
+def test_times_beside_now(seconds: float, said: str) -> None:
+    assert say.relative(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("ship_by_date", "Ship by date"), ("shipByDate", "Ship by date"), ("VAT id", "VAT id")]
+)
+def test_names_become_labels(name: str, label: str) -> None:
+    assert say.words(name) == label
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "/\\evil.example", "https://evil.example", "", None, "/a\nb"])
+def test_only_this_site_comes_next(target: str | None) -> None:
+    assert addresses.local(target) == "/"
+
+
+def test_this_sites_own_paths_come_next() -> None:
+    assert addresses.local("/runs/a?step=3") == "/runs/a?step=3"
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b", "ü ?#&", "a%2Fb", "/", "..", "a//b"])
+def test_a_name_survives_an_address(name: str) -> None:
+    path = addresses.keep_slashes(f"/runs/{addresses.segment(name)}".encode())
+    from urllib.parse import unquote
+
+    segment = (path or unquote(f"/runs/{addresses.segment(name)}")).removeprefix("/runs/")
+    assert "/" not in segment
+    assert addresses.name_of(segment) == name
