@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -73,6 +73,31 @@ class Database:
     ) -> int:
         """A step's outcome, handed over; returns its number."""
         return await self.store.write(end_step, run.run_id, no, kind, value, columns)
+
+
+class CountingTx(Tx):
+    """A transaction that notes what its use-case executes, also on the driver's cursor."""
+
+    statements: list[str]
+
+    def execute_raw(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        self.statements.append(sql)
+        return super().execute_raw(sql, parameters)
+
+
+def statements_of(tx: Tx, use_case: Callable[..., Result], *args: Any, **kwargs: Any) -> tuple[list[str], Result]:
+    """The SQL of a use-case, and what it gives."""
+    counting = CountingTx(tx.conn, tx.now, tx.dialect, tx.notices)
+    statements = counting.statements = []
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        statements.append(statement)
+
+    sa.event.listen(tx.conn, "before_cursor_execute", note)
+    try:
+        return statements, use_case(counting, *args, **kwargs)
+    finally:
+        sa.event.remove(tx.conn, "before_cursor_execute", note)
 
 
 def add_step(tx: Tx, run_id: int, kind: str, name: str, options: dict[str, Any] | None = None, **columns: Any) -> int:

@@ -5,13 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from signoff.engine import pools
 from signoff.engine.pools import Grant, PoolLimits
-from signoff.store.store import Tx
 from signoff.workflow.errors import InvalidInput, NotFound
-from tests.engine_usecases.support import Database
+from tests.engine_usecases.support import Database, statements_of
 
 
 async def _acquire(db: Database, step_no: int, *, key: str | None = None, worker: int = 1) -> Grant:
@@ -125,18 +123,7 @@ async def test_slots_of_lost_workers_are_given_out_again(db: Database) -> None:
 async def test_a_pool_without_limits_touches_no_row(db: Database) -> None:
     await db.store.write(pools.declare, "mail", PoolLimits())
 
-    def counted(tx: Tx) -> tuple[list[str], Grant]:
-        statements: list[str] = []
-
-        def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-            statements.append(statement)
-
-        sa.event.listen(tx.conn, "before_cursor_execute", note)
-        grant = pools.acquire(tx, "mail", None, 1, 1, 0)
-        sa.event.remove(tx.conn, "before_cursor_execute", note)
-        return statements, grant
-
-    statements, grant = await db.store.write(counted)
+    statements, grant = await db.store.write(statements_of, pools.acquire, "mail", None, 1, 1, 0)
     assert grant.granted
     assert all(statement.startswith("SELECT") and "FOR UPDATE" not in statement for statement in statements)
     assert await db.count("signoff_pool_slot") == 0

@@ -19,7 +19,7 @@ from signoff.store.store import Scope, Store, Tx
 from signoff.store.tables import Approval, Attempt, Completion, LogLine, Tenant
 from signoff.workflow.errors import InvalidInput, NotFound
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind
-from tests.engine_usecases.support import OTHER_TENANT, TENANT, Database
+from tests.engine_usecases.support import OTHER_TENANT, TENANT, Database, statements_of
 
 Result = TypeVar("Result")
 
@@ -35,18 +35,8 @@ async def _finish(db: Database, run: Started, kind: ResultKind = ResultKind.COMP
 
 
 async def _counted(db: Database, use_case: Callable[..., Result], *args: Any) -> tuple[int, Result]:
-    def counted(tx: Tx) -> tuple[int, Result]:
-        statements: list[str] = []
-
-        def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-            statements.append(statement)
-
-        sa.event.listen(tx.conn, "before_cursor_execute", note)
-        result = use_case(tx, TENANT, *args)
-        sa.event.remove(tx.conn, "before_cursor_execute", note)
-        return len(statements), result
-
-    return await db.store.write(counted)
+    statements, result = await db.store.write(statements_of, use_case, TENANT, *args)
+    return len(statements), result
 
 
 async def test_a_run_shows_what_it_waits_for(db: Database) -> None:

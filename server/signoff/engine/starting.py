@@ -316,7 +316,7 @@ def _admit(
     return sorted(admitted, key=lambda pair: pair[0].index)
 
 
-_INSERT = sa.insert(R).returning(R.c.id, R.c.public_id, R.c.tenant_id)
+_NAMED = ("tenant_id", "public_id", "id")
 
 
 def _insert(
@@ -327,10 +327,13 @@ def _insert(
     for draft, _ in admitted:
         draft.stored_args = payloads.put(tx, None, draft.spec.args) if draft.spec.args is not None else None
     values = [_values(tx, draft, admission) for draft, admission in admitted]
-    own_ids = any(draft.spec.run_id is not None for draft, _ in admitted)
-    insert = insert_new(tx, R).returning(R.c.id, R.c.public_id, R.c.tenant_id) if own_ids else _INSERT
-    rows = tx.conn.execute(insert, values[0] if len(values) == 1 else values).all()
-    ids = {(row.tenant_id, row.public_id): row.id for row in rows}
+    rows: Sequence[Sequence[Any]]
+    if any(draft.spec.run_id is not None for draft, _ in admitted):
+        insert = insert_new(tx, R).returning(*(R.c[name] for name in _NAMED))
+        rows = tx.conn.execute(insert, [dict(zip(_COLUMNS, row, strict=True)) for row in values]).all()
+    else:
+        rows = tx.dialect.insert_returning(tx, R, _COLUMNS, values, _NAMED)
+    ids = {(tenant_id, public_id): run_id for tenant_id, public_id, run_id in rows}
     lost = _insert_keys(tx, [draft for draft, _ in admitted], ids)
     labels = []
     for draft, admission in admitted:
@@ -375,31 +378,37 @@ def _insert_keys(tx: Tx, drafts: Sequence[_Draft], ids: Mapping[tuple[int, str],
     return {draft.index for draft in lost}
 
 
-def _values(tx: Tx, draft: _Draft, admission: limits.Admission) -> dict[str, Any]:
-    spec = draft.spec
+_COLUMNS = (
+    "tenant_id", "public_id", "definition_id", "priority", "admitted", "ready", "wake_at", "created_at", "args",
+    "requester", "labels", "parent_id", "parent_no", "options",
+)  # fmt: skip
+
+
+def _values(tx: Tx, draft: _Draft, admission: limits.Admission) -> tuple[Any, ...]:
+    """What is not as the table's defaults have it, in the order of `_COLUMNS`."""
+    spec, settings = draft.spec, draft.definition.settings
     options = dict(spec.options)
     if spec.retention:
         options["retention"] = dict(spec.retention)
-    settings = draft.definition.settings
     if spec.on_complete:
         options["on_complete"] = dict(spec.on_complete)
     elif settings.get("on_complete"):
         options["on_complete"] = {"name": settings["on_complete"], "context": None}
     if settings.get("sensitive"):
         options.setdefault("sensitive", True)
-    return {
-        "tenant_id": draft.tenant_id,
-        "public_id": draft.public_id,
-        "definition_id": draft.definition.id,
-        "priority": spec.priority,
-        "admitted": admission.admitted,
-        "ready": admission.ready,
-        "wake_at": admission.wake_at,
-        "created_at": tx.now,
-        "args": draft.stored_args,
-        "requester": draft.requester,
-        "labels": json.dumps(dict(spec.labels)) if spec.labels else None,
-        "parent_id": spec.parent_id,
-        "parent_no": spec.parent_no,
-        "options": json.dumps(options) if options else None,
-    }
+    return (
+        draft.tenant_id,
+        draft.public_id,
+        draft.definition.id,
+        spec.priority,
+        admission.admitted,
+        admission.ready,
+        admission.wake_at,
+        tx.now,
+        draft.stored_args,
+        draft.requester,
+        json.dumps(dict(spec.labels)) if spec.labels else None,
+        spec.parent_id,
+        spec.parent_no,
+        json.dumps(options) if options else None,
+    )

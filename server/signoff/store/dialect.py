@@ -70,7 +70,8 @@ class Dialect(ABC):
         """From a driver's column."""
 
 
-def _times(table: sa.Table, columns: Sequence[str]) -> tuple[int, ...]:
+@lru_cache(maxsize=1024)
+def _times(table: sa.Table, columns: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(i for i, name in enumerate(columns) if isinstance(table.c[name].type, UtcDateTime))
 
 
