@@ -258,7 +258,7 @@ def parse_strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_annotated_values_come_back_equal_and_of_their_type(data: st.DataObject) -> None:
     annotation, values = data.draw(nested(leaves))
@@ -330,6 +330,10 @@ def test_models_that_hold_themselves_come_back(tree: Tree) -> None:
         (Options, {"until": date(2024, 2, 29)}),
         (datetime, datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))),
         (float, -0.0),
+        (complex, complex(math.nan, -0.0)),
+        (complex, complex(-0.0, math.inf)),
+        (set[float], {math.nan, 1.0}),
+        (dict[float, int], {math.nan: 1}),
         (list[int], [10**5000]),
         (int, -(2**63)),
         (str, "\ud800"),

@@ -235,6 +235,8 @@ def same(left: Any, right: Any) -> bool:
         return True
     if kind is float:
         return bool(left == right) or (left != left and right != right)
+    if kind is complex:
+        return same(left.real, right.real) and same(left.imag, right.imag)
     if kind is Decimal:
         return str(left) == str(right)
     if kind is dict:
