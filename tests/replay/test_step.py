@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, SleepDetail
 from signoff.replay.step import Step, StepMisuse
@@ -27,6 +27,10 @@ from tests.replay.journal import CREATED, Journal, registry, shown
 
 @action("price", retry=Retry(max_attempts=3), registry=registry)
 def price(item: str, factor: Decimal = Decimal(1)) -> Decimal: ...
+
+
+@action("login", registry=registry)
+def login(password: SecretStr) -> None: ...
 
 
 @query("read", registry=registry)
@@ -349,13 +353,14 @@ def test_first_event_tells_which_came() -> None:
     assert journal.result == ["refused", "broke"]
 
 
-def test_sensitive_events_and_questions_say_so() -> None:
+def test_secret_values_events_and_questions_say_so() -> None:
     @handled
     async def handler(step: Step) -> None:
         _ = step.ask(ship, title="?", sensitive=True)
+        _ = step.run_action(login, SecretStr("x"))
         await step.await_event(secret)
 
-    assert [new.ask.options.sensitive for new in Journal(handler).asked if new.ask.options] == [True, True]
+    assert [new.ask.options.sensitive for new in Journal(handler).asked if new.ask.options] == [True, True, True]
 
 
 @dataclass

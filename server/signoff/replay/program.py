@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from signoff.replay import guard
 from signoff.replay.call import StepCall
@@ -33,7 +33,9 @@ from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, StepKind
 from signoff.workflow.options import EMPTY, StepOptions
 
 if TYPE_CHECKING:
+    from signoff.workflow.codec import Codec
     from signoff.workflow.definitions import Workflow
+    from signoff.workflow.functions import StepFunction
 
 MAX_VALUE_BYTES = 16 * 2**20
 TIMER_NAME = "timeout"
@@ -65,7 +67,8 @@ class CoroutineProgram:
         self._created_at = info.created_at
         self.loop = Loop(self)  # type: ignore[abstract]  # what it refuses is set on the class by name
         self.ended = False
-        self.resolved: dict[int, tuple[Any, StepOptions | None]] = {}  # by id(definition): it, and its options here
+        # By id(codec): the codec, which is one for all copies of a definition, and what its calls without options have.
+        self._plain_options: dict[int, tuple[Codec, StepOptions | None]] = {}
         self._seeds = seeds
         self._generation = 1
         self._random: random.Random | None = None
@@ -175,24 +178,29 @@ class CoroutineProgram:
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
     def options_for(
-        self, fn: Any, kind: StepKind, call: StepOptions | None, over: StepOptions | None
+        self, target: StepFunction[Any, Any] | Workflow[Any, Any], kind: StepKind, over: StepOptions | None
     ) -> StepOptions | None:
-        """The options of one call from all levels; None when there are none."""
+        """The options of one call from all levels; None when there are none. `over`: those of its Step."""
+        codec = target.codec
+        function: StepFunction[Any, Any] | None = None if kind is StepKind.CHILD else cast("Any", target)
+        call = None if function is None else function.given
         plain = call is None and over is None
         if plain:
-            known = self.resolved.get(id(fn))
+            known = self._plain_options.get(id(codec))
             if known is not None:
                 return known[1]
         levels: tuple[StepOptions | None, ...] = ()
-        if fn is not None:
-            levels = (fn.defaults, self.workflow.settings.defaults, self.defaults)
+        if function is not None:
+            levels = (function.defaults, self.workflow.settings.defaults, self.defaults)
         resolved: StepOptions | None = StepOptions.resolve(call, over, *levels)
         if resolved is not None and resolved.retry is not None and kind is not StepKind.ACTION:
             resolved = replace(resolved, retry=None)  # the engine repeats queries and mutations by itself (F1)
+        if codec.has_secret_args or codec.has_secret_result:
+            resolved = replace(resolved or EMPTY, sensitive=True)
         if resolved == EMPTY:
             resolved = None
         if plain:
-            self.resolved[id(fn)] = (fn, resolved)
+            self._plain_options[id(codec)] = (codec, resolved)
         return resolved
 
     def request_cancel(self) -> None:
@@ -244,7 +252,7 @@ class CoroutineProgram:
             raise errors.Stuck(
                 "the handler computed for too long without awaiting a step",
                 workflow=self.workflow.name,
-                line=guard.traceback_line(interrupted.__traceback__),
+                line=guard.traceback_line(interrupted.__traceback__) or self._suspended_line(),
             ) from interrupted
         if self._blocked is not None:
             raise self._blocked
@@ -256,10 +264,13 @@ class CoroutineProgram:
             raise errors.Stuck(
                 "the handler awaits something that is no step and no timer, and nothing can wake it up",
                 workflow=self.workflow.name,
-                line=None if self._root is None else guard.suspended_line(self._root.get_coro()),
+                line=self._suspended_line(),
             )
         commands, self._commands = self._commands, []
         return commands
+
+    def _suspended_line(self) -> str | None:
+        return None if self._root is None else guard.suspended_line(self._root.get_coro())
 
     def _finish(self) -> Finish:
         error = self._error

@@ -95,7 +95,7 @@ class Step:
         if getattr(fn, "kind", None) is not kind:
             raise InvalidInput(f"run_{kind} takes what @{kind} made, not {fn!r}")
         codec = fn.codec
-        options = program.options_for(fn, kind, fn.given, self._options)
+        options = program.options_for(fn, kind, self._options)
         name = fn.name if options is None or options.name is None else options.name
         return program.ask(
             kind, name, codec.decode_result, codec.encode_call(args, kwargs), options, None, fn, codec.normalize
@@ -118,7 +118,7 @@ class Step:
         detail = ChildDetail(
             workflow.name, None if workflow.given is None else workflow.given.version, detached, _start(workflow)
         )
-        options = program.options_for(None, StepKind.CHILD, None, self._options)
+        options = program.options_for(workflow, StepKind.CHILD, self._options)
         name = workflow.name if options is None or options.name is None else options.name
         codec = workflow.codec
         return program.ask(
@@ -281,7 +281,7 @@ class Step:
         seconds = _timeout(timeout)
         if seconds is None and (default is not MISSING or on_timeout == "cancel_run"):
             raise InvalidInput("default= and on_timeout= say what a timeout does: give timeout= too")
-        secret = ask.sensitive if sensitive is None else sensitive
+        secret = ask.codec.has_secret or (ask.sensitive if sensitive is None else sensitive)
         question: dict[str, Any] = {
             "title": title,
             "body": body,
@@ -442,7 +442,8 @@ def _check_event(event: Event[Any]) -> Event[Any]:
 
 
 def _sensitive(event: Event[Any] | None) -> StepOptions | None:
-    return StepOptions(sensitive=True) if event is not None and event.sensitive else None
+    secret = event is not None and (event.sensitive or event.codec.has_secret)
+    return StepOptions(sensitive=True) if secret else None
 
 
 def _timeout(timeout: Seconds | None) -> float | None:
