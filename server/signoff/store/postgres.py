@@ -138,7 +138,7 @@ class PostgresBackend:
         self.direct_engine = sa.create_engine(url, connect_args=args, poolclass=NullPool)
         # an author's first statement must not meet a connection that died in the pool
         self._sessions = create_async_engine(
-            url, connect_args=args, pool_size=8, max_overflow=24, pool_pre_ping=True, pool_use_lifo=True
+            url, connect_args=args, pool_size=8, max_overflow=8, pool_timeout=60, pool_pre_ping=True, pool_use_lifo=True
         )
         self._reads = self.engine.execution_options(**_READ_ONLY)
         self._snapshots = self._sessions.execution_options(**_READ_ONLY)

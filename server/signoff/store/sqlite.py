@@ -266,5 +266,9 @@ class SqliteBackend:
 
     def _look(self, looked: asyncio.Future[bool], link: Link) -> None:
         assert isinstance(link, SqliteLink)
-        found = link.others_wrote()
+        try:
+            found = link.others_wrote()
+        except sqlite3.Error as error:
+            logger.warning("cannot look for what other processes wrote: %s", error)
+            found = False
         self._hub.post(lambda: None if looked.done() else looked.set_result(found))

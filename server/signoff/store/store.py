@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -91,8 +92,9 @@ class Store:
                     tempfile.mkdtemp(prefix="signoff-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
                 )
                 path = str(folder / "signoff.db")
-                parsed = parsed.set(database=path)
             assert path is not None
+            path = os.path.abspath(path)  # a process may change its folder later
+            parsed = parsed.set(database=path)
             backend: SqliteBackend | PostgresBackend = SqliteBackend(path, hub, clock, volatile=folder is not None)
         else:
             backend = PostgresBackend(parsed, hub, clock)
@@ -143,7 +145,11 @@ class Store:
         return await self.backend.read(_bound(use_case, args, kwargs))  # type: ignore[no-any-return]  # as the use-case
 
     def committer(self, apply: Callable[[Tx, list[T]], list[R]], *, max_batch: int = MAX_BATCH) -> Committer[T, R]:
-        """A group commit. `apply` may run again for the same items, alone or with others, until they are committed."""
+        """A group commit: `apply` gets many items at once and gives a result for each, in their order.
+
+        It may run again for the same items, alone or with others, also after a commit whose answer was lost: it has to
+        find out from the database what was done already (by a fence, a key).
+        """
         return self.backend.committer(apply, max_batch)
 
     @asynccontextmanager

@@ -246,8 +246,13 @@ class Writer:
             return
         self._hub.post(lambda: self._opened.set_result(None))
         try:
-            while self._turn(link):
-                pass
+            while True:
+                try:
+                    if not self._turn(link):
+                        return
+                except Exception:
+                    # A link that cannot even roll back or open again; the next round may find it better.
+                    logger.exception("the writer's connection failed")
         finally:
             link.close()
 
@@ -291,7 +296,13 @@ class Writer:
     def _commit(self, link: Link, jobs: list[Job]) -> None:
         done: list[Job] = []
         notices: list[Notice] = []
-        self._transact(link, jobs, done, notices)
+        try:
+            self._transact(link, jobs, done, notices)
+        except Exception as error:
+            logger.exception("a commit could not be undone")
+            for job in jobs:
+                job.fail(error)
+            done, notices = jobs, []
 
         def deliver() -> None:
             for job in done:
