@@ -97,7 +97,9 @@ async def test_events_that_do_not_fit_are_refused(site: Site) -> None:
         assert (await api.post(f"{at}/web/payment", json={"value": 1, "error": "no"})).status_code == 422
         ask = await api.post(f"{at}/web/ship", json={"value": {"approved": True, "boxes": 1}})
         assert ask.status_code in (409, 422)
-        assert (await api.post("/api/v1/runs/none/events/web/payment", json={"value": 1})).status_code == 404
+        assert (
+            await api.post("/api/v1/runs/none/events/web/payment", json={"value": {"amount": 1}})
+        ).status_code == 404
 
 
 async def test_unknown_places_and_methods_are_problems_too(site: Site) -> None:

@@ -33,7 +33,7 @@ _TITLES = {
 _TEXTS = {
     404: "It may have been removed, or it belongs to a team that you are not in.",
     413: "The server takes 16 MiB at most in one request.",
-    500: "Nothing of what you did was kept. It was written to the server's log.",
+    500: "Nothing of what you did was kept. The server's log has the details.",
 }
 
 

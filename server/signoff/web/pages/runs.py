@@ -164,7 +164,9 @@ async def run_live(request: AnyRequest, run: FromPath[str]) -> Response[Any]:
 
 async def _panel(request: AnyRequest, run: str, no: int) -> Any:
     view, step, logs = await backend_of(request).step(scope_of(request), run, no)
-    return fragment(request, "runs/_panel.html", run=view, step=step, logs=logs)
+    restartable = view.status in say.FINAL or view.status in ("blocked", "paused")
+    may_restart = restartable and step.retired_in is None and may(scope_of(request), "run.restart")
+    return fragment(request, "runs/_panel.html", run=view, step=step, logs=logs, may_restart=may_restart)
 
 
 @get("/runs/{run:str}/steps/{no:int}")
@@ -209,7 +211,7 @@ def actions_for(scope: Scope, details: RunDetails) -> list[Deed]:
     return deeds
 
 
-def _consequences(action: str, details: RunDetails) -> list[str]:
+def _consequences(action: str, details: RunDetails, from_step: str) -> list[str]:
     run = details.run
     open_steps = [step for step in details.steps if step.ended_at is None and step.retired_in is None]
     asks = sum(step.kind == "ask" for step in open_steps)
@@ -226,11 +228,21 @@ def _consequences(action: str, details: RunDetails) -> list[str]:
         case "resume":
             return ["Goes on where it stopped. What arrived in between is taken up at once."]
         case _:
-            return [
-                "Keeps every step that succeeded before the point you choose.",
-                "What comes after it runs again, and questions there are asked again.",
-                "The former round stays visible.",
-            ]
+            return _restart_consequences(details, from_step)
+
+
+def _restart_consequences(details: RunDetails, from_step: str) -> list[str]:
+    kept = "The former round stays visible, and nothing is deleted."
+    if not from_step.isdecimal():
+        return ["Keeps every step that succeeded, and runs again what failed or was cut off.", kept]
+    again = [step for step in details.steps if step.retired_in is None and step.no >= int(from_step)]
+    lines = [f"Retires {say.count(len(again), 'step')}, which may run again."]
+    names = list(dict.fromkeys(step.name for step in again if step.kind == "action" and step.state == "success"))
+    if names:
+        lines.append(f"Does {say.listed(names[:4], 'and')}{' and more' if len(names) > 4 else ''} a second time.")
+    if asks := sum(step.kind == "ask" for step in again):
+        lines.append(f"Asks {say.count(asks, 'question')} again.")
+    return [*lines, kept]
 
 
 _HEADINGS = {
@@ -245,12 +257,26 @@ def _dialog(
     request: AnyRequest, action: str, details: RunDetails, typed: dict[str, str], refusal: str = "", http: int = 200
 ) -> Response[Any]:
     heading, button = _HEADINGS[action]
+    if action == "restart" and typed["from_step"].isdecimal():
+        heading, button = f"Restart from step {typed['from_step']}?", f"Restart from step {typed['from_step']}"
     steps = [step for step in details.steps if step.retired_in is None]
     return render(
-        request, "runs/action.html", http=http, place="runs", run=details.run, action=action, heading=heading,
-        button=button, consequences=_consequences(action, details), steps=steps, can_undo=details.can_undo, typed=typed,
-        default_from=_default_from(details.run.status, steps), refusal=refusal, in_dialog=is_htmx(request),
-    )  # fmt: skip
+        request,
+        "runs/action.html",
+        http=http,
+        place="runs",
+        run=details.run,
+        action=action,
+        heading=heading,
+        button=button,
+        consequences=_consequences(action, details, typed["from_step"]),
+        steps=steps,
+        can_undo=details.can_undo,
+        typed=typed,
+        default_from=_default_from(details.run.status, steps),
+        refusal=refusal,
+        in_dialog=is_htmx(request),
+    )
 
 
 def _default_from(status: str, steps: list[StepView]) -> str:
