@@ -50,8 +50,10 @@ async def test_orders_in_different_states(shop: TestEngine) -> None:
 
 async def test_seeding_again_changes_nothing(shop: TestEngine) -> None:
     await seed(shop)
+    await shop.advance(10)
     before = await statuses(shop)
     await seed(shop)
+    await shop.settle()
     assert await statuses(shop) == before
 
 
