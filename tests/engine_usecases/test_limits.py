@@ -27,12 +27,6 @@ def _finish(tx: Tx, run_id: int) -> None:
     finalize(tx, row, ResultKind.COMPLETED, "1")
 
 
-def _claim(tx: Tx, run_id: int) -> bool:
-    row = lock_run(tx, run_id)
-    assert row is not None
-    return limits.admit(tx, row)
-
-
 async def _ready(db: Database, *runs: Started) -> list[bool]:
     return [(await db.row(run)).ready is not None for run in runs]
 
@@ -72,18 +66,20 @@ async def test_a_held_run_that_is_canceled_or_paused_is_passed_over(db: Database
     assert await _ready(db, paused) == [True]
 
 
-async def test_a_delayed_run_is_let_in_when_it_is_claimed(db: Database) -> None:
+async def test_a_delayed_run_is_let_in_or_held_when_its_delay_is_over(db: Database) -> None:
     await db.define("narrow", max_concurrent=1)
     delayed = await db.start("narrow", run_after=60.0)
+    free = await db.start("order", run_after=60.0)
     first = await db.start("narrow")
     assert await _ready(db, first) == [True]
     db.clock.advance(timedelta(minutes=2))
-    assert await db.store.write(_claim, delayed.run_id) is False
-    row = await db.row(delayed)
-    assert (row.ready, row.wake_at, row.admitted) == (None, None, False)
+    for _ in range(2):
+        await db.store.write(limits.admit_due, [free.run_id, delayed.run_id, first.run_id])
+        rows = [await db.row(run) for run in (delayed, free)]
+        assert [(row.ready, row.wake_at, row.admitted) for row in rows] == [(None, None, False), (1, None, False)]
     await db.store.write(_finish, first.run_id)
-    assert (await db.row(delayed)).admitted
-    assert await db.store.write(_claim, delayed.run_id) is True
+    row = await db.row(delayed)
+    assert (row.ready, row.admitted) == (1, True)
 
 
 async def test_a_queue_that_is_full_refuses(db: Database) -> None:

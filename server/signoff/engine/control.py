@@ -160,9 +160,7 @@ def _resume(tx: Tx, row: Row) -> Row:
         return _update(tx, row, ready=0)
     if row.wake_at is not None and row.wake_at > tx.now:
         return row
-    if limits.admit(tx, row):
-        return _update(tx, row, ready=1, wake_at=None)
-    return _update(tx, row)
+    return limits.let_in(tx, row)
 
 
 def _update(tx: Tx, row: Row, **values: object) -> Row:

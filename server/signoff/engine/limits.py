@@ -16,11 +16,12 @@ import sqlalchemy as sa
 
 from signoff.engine.definitions import D, KnownDefinition, WorkflowLimits, definition_by_id
 from signoff.engine.lookup import insert_new
-from signoff.engine.outcomes import R, Row
+from signoff.engine.outcomes import R, Row, lock_run
 from signoff.engine.status import OPEN
 from signoff.store.tables import Limit
 from signoff.store.tx import Tx
 from signoff.workflow.errors import LimitExceeded
+from signoff.workflow.kinds import Requested, RunState
 
 L = Limit.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
@@ -89,19 +90,39 @@ def admit_new(
     return decided
 
 
-def admit(tx: Tx, run: Row) -> bool:
-    """Lets in a queued run that a worker claims after its delay, or that is resumed. False: it must wait."""
-    limits = definition_by_id(tx, run.definition_id).limits
-    if run.admitted or limits is None or not limits.holds:
-        return True
-    gate = _Gate.lock(tx, run.tenant_id, definition_by_id(tx, run.definition_id).name, limits)
-    admission = gate.admit(tx.now) if gate.has_room else Admission(ready=None)
-    gate.save(tx)
-    values = {"admitted": admission.admitted, "ready": None, "wake_at": admission.wake_at}
-    if admission.ready is None:
-        values["worker_id"] = None
-    tx.conn.execute(sa.update(R).where(R.c.id == run.id).values(**values, touch_no=R.c.touch_no + 1))
-    return admission.ready is not None
+def admit_due(tx: Tx, run_ids: Sequence[int]) -> None:
+    """Runs whose delay is over start, or are held if their workflow has no room.
+
+    For those that a worker finds queued, not admitted, and not `ready`.
+    """
+    for run_id in sorted(run_ids):
+        run = lock_run(tx, run_id)
+        if run is not None and run.state == RunState.QUEUED and run.ready is None and run.requested == Requested.NONE:
+            let_in(tx, run)
+
+
+def let_in(tx: Tx, run: Row) -> Row:
+    """Makes a locked queued run ready if it is admitted or may be; else it is held."""
+    definition = definition_by_id(tx, run.definition_id)
+    admission = Admission(run.admitted)
+    if not run.admitted and definition.limits is not None and definition.limits.holds:
+        gate = _Gate.lock(tx, run.tenant_id, definition.name, definition.limits)
+        admission = gate.admit(tx.now) if gate.has_room else Admission(ready=None)
+        gate.save(tx)
+    tx.notify("run", run.id)
+    tx.notify("ready")
+    return tx.conn.execute(
+        sa.update(R)
+        .where(R.c.id == run.id)
+        .values(
+            admitted=admission.admitted,
+            ready=admission.ready,
+            wake_at=admission.wake_at,
+            worker_id=None,
+            touch_no=R.c.touch_no + 1,
+        )
+        .returning(R)
+    ).one()
 
 
 def release(tx: Tx, run: Row) -> None:
