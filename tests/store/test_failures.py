@@ -242,3 +242,21 @@ async def test_an_unreachable_server_fails_a_use_case_after_a_while(
         async with asyncio.timeout(30):
             assert await committing == "b"
         assert await store.read(names) == ["b"]
+
+
+async def test_the_writer_outlives_a_connection_that_breaks_under_it(sqlite_url: str) -> None:
+    async with await Store.open(sqlite_url) as store:
+        link = store.backend._link  # type: ignore[union-attr]  # the SQLite backend
+        assert link is not None
+
+        def broken(tx: Tx) -> None:
+            add(tx, "broken")
+            link.raw.close()
+            names(tx)
+
+        with pytest.raises((sqlite3.Error, sa.exc.SQLAlchemyError)):
+            await store.write(broken)
+        await store.write(add, "next")
+        async with store.session() as session:
+            await session.run(add, "session")
+        assert await store.read(names) == ["next", "session"]

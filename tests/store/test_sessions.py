@@ -231,8 +231,10 @@ async def test_a_snapshot_is_one_moment_and_refuses_writes(store: Store, engine:
     assert await items(store) == []
 
 
-async def test_join_stands_and_falls_with_the_callers_transaction(store: Store, engine: AsyncEngine) -> None:
-    ear = Ear(store)
+async def test_join_stands_and_falls_with_the_callers_transaction(
+    store: Store, other: Store, engine: AsyncEngine
+) -> None:
+    ear, far = Ear(store), Ear(other)
     if store.dialect.name == "sqlite":
         # as authors have to set up SQLAlchemy on SQLite for transactions that hold
         event.listen(engine.sync_engine, "connect", lambda raw, _: setattr(raw, "isolation_level", None))
@@ -252,6 +254,11 @@ async def test_join_stands_and_falls_with_the_callers_transaction(store: Store, 
         await store.join(session, add, "third")
         await session.commit()
     await ear.until_kind("pool", "third")
+    if store.dialect.name == "postgresql":
+        await far.until_kind("pool", "third")
+        assert far.pools() == ["ours again", "third"]
+    else:
+        await far.until_kind("resync")
     assert await store.read(names) == ["ours again", "third"]
     assert await items(store) == ["theirs again"]
     assert ear.pools() == ["ours again", "third"]
