@@ -33,6 +33,7 @@ class OpenStep:
     options: dict[str, Any] = field(default_factory=dict)  # as recorded
     ask: AskStep | None = None
     generation: int = 1
+    orphaned: bool = False  # a child that a canceled handler let go of: its end is awaited all the same
 
     def executable(self, now: datetime) -> bool:
         return self.kind in FUNCTION_KINDS and (self.due_at is None or self.due_at <= now)
@@ -71,7 +72,7 @@ class ActiveRun:
         "ending",
         "entries",
         "epoch",
-        "forced",
+        "forced", "in_flight",
         "generation",
         "grace_at",
         "id",
@@ -110,6 +111,7 @@ class ActiveRun:
         self.load_again = False  # what is in memory was not written and must go
         self.closing = False
         self.pending: deque[Record] = deque()
+        self.in_flight: list[Record] = []  # taken from `pending`, in an advance that is not committed yet
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.turn_waiters: deque[asyncio.Future[None]] = deque()
         self.replayer: Replayer | None = None
@@ -150,7 +152,7 @@ class ActiveRun:
                 state = loaded.states[entry.no]
                 self.open[entry.no] = OpenStep(
                     entry.no, entry.kind, entry.name, entry.asked_at, entry.due_at, state.attempts, state.lost,
-                    state.started, options, None, entry.generation,
+                    state.started, options, None, entry.generation, entry.by_handler,
                 )  # fmt: skip
             if options.get("pool"):
                 self.used_pool = True

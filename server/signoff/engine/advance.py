@@ -67,6 +67,7 @@ class Advance:
     children: list[tuple[int, str | None, ChildDetail]] = field(default_factory=list)
     closed_asks: list[int] = field(default_factory=list)
     expired_asks: list[int] = field(default_factory=list)
+    orphans: list[int] = field(default_factory=list)  # steps whose child is being canceled and awaited
     closed_children: list[int] = field(default_factory=list)  # steps that waited for a child and were canceled
     cancel_children: bool = False  # the run is canceled and waits until its children are final
     used_pool: bool = False
@@ -180,6 +181,10 @@ def _write_steps(tx: Tx, advances: Sequence[Advance]) -> None:
 
 def _open(tx: Tx, row: Row, advance: Advance, applied: Applied, misfit: events.Misfit | None) -> None:
     """What opening a step means beyond its row. May find an outcome at once, which then keeps the run awake."""
+    if advance.orphans:
+        tx.conn.execute(
+            sa.update(S).where(S.c.run_id == advance.run_id, S.c.no.in_(advance.orphans)).values(by_handler=True)
+        )
     if advance.closed_asks and advance.finished is None:
         close_questions(tx, advance.run_id, advance.closed_asks, "canceled", advance.at)
     if advance.expired_asks:

@@ -89,6 +89,7 @@ class Builder:
             self.number += 1
             record.no = self.number
             record.at = max(record.at, self.last_at or record.at)
+            record.by_handler = step is not None and step.orphaned
             self.advance.records.append(record)
             run.journal_bytes += len(record.value or "")
             if record.kind is OutcomeKind.TIMEOUT and step is not None:
@@ -102,7 +103,9 @@ class Builder:
                 run.replayer.close()
                 run.replayer = None  # it has not seen this outcome: replayed when the run goes on
             return
-        outcome = Outcome(record.no, record.at, generation, None, record.kind, record.value, record.error)
+        outcome = Outcome(
+            record.no, record.at, generation, None, record.kind, record.value, record.error, record.step_no
+        )
         self._collect(run.replayer.feed(None if record.cancel_request else record.step_no, outcome))
 
     def block(self, error: BlockedError) -> None:
@@ -119,7 +122,7 @@ class Builder:
                 record.no = self.number
                 self.advance.records.append(record)
         self.finish, self.inline = None, []
-        self.reason = json.dumps(error.to_problem())
+        self.reason = json.dumps(error.to_reason())
         self.hash = self.known.code_hash
 
     def _canceled_blocked(self) -> bool:
@@ -209,9 +212,16 @@ class Builder:
         return None
 
     def _cancel(self, no: int) -> None:
-        step = self.run.open.pop(no, None)
+        step = self.run.open.get(no)
         if step is None:
             return
+        if step.kind is StepKind.CHILD and self.run.requested == "cancel":
+            # the run is final when its children are
+            step.orphaned = True
+            self.advance.orphans.append(no)
+            self.advance.closed_children.append(no)
+            return
+        del self.run.open[no]
         self.number += 1
         at = self.last_at = max(self.now, self.last_at or self.now)
         self.advance.records.append(Record(no, OutcomeKind.CANCELED, at, no=self.number, by_handler=True))
@@ -295,7 +305,9 @@ class Builder:
             driven_no=-1,
             next_no=run.ending["from_no"],
             generation=run.generation,
+            start_no=self.number,
         )
+        run.ending["start_no"] = self.number
         self._collect(run.replayer.catch_up())
         if self.finish is not None:
             self.end()
@@ -349,7 +361,7 @@ class Builder:
             result_kind=None,
             value=None,
             error=None,
-            ending=json.dumps(run.ending) if run.ending is not None and not finished else None,
+            ending=json.dumps(run.ending) if run.ending is not None else None,
             blocked_reason=self.reason,
             blocked_hash=self.hash,
             requested="none" if finished else run.requested,

@@ -17,6 +17,7 @@ from signoff.store.tx import Tx
 class Claimed:
     loaded: list[Loaded] = field(default_factory=list)  # taken, with the whole journal
     news: list[News] = field(default_factory=list)  # known runs (held, or kept in the cache) with what happened to them
+    delayed: list[int] = field(default_factory=list)  # delayed starts that are due and must be let in first
     more: bool = False  # there may be more to take
     next_wake: datetime | None = None
 
@@ -46,7 +47,7 @@ def claim(
             sa.select(R)
             .where(R.c.ready.is_not(None), mine)
             .order_by(R.c.ready, R.c.priority.desc(), R.c.id)
-            .limit(limit + len(held))
+            .limit(limit + len(held) + 1)
         ).all()
         fresh = [row for row in found if row.id not in taken]
         claimed.more = len(fresh) > limit
@@ -74,6 +75,10 @@ def claim(
             news = list(
                 tx.conn.execute(sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None))).scalars()
             )
+    claimed.delayed = [row.id for row in rows if row.state == "queued" and row.ready is None and not row.admitted]
+    if claimed.delayed:
+        waiting = set(claimed.delayed)
+        rows = [row for row in rows if row.id not in waiting]
     kept = [row.id for row in rows if (same := known.get(row.id)) is not None and same[0] == row.generation]
     wanted = {run_id: known[run_id][1] for run_id in (*kept, *news) if run_id in known}
     if wanted:

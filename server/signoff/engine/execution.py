@@ -300,7 +300,7 @@ class Executor:
             result = await self.store.write(pools.acquire, pool, key, self.worker.id, run.id, step.no)
             if result.granted:
                 return True
-            until = None if result.wait is None else self.store.clock.now() + timedelta(seconds=result.wait)
+            until = None if result.retry_in is None else self.store.clock.now() + timedelta(seconds=result.retry_in)
             await self.store.clock.wait_until(until, event)
             if step.no not in run.open:
                 return False

@@ -44,11 +44,13 @@ def make_replayer(run: ActiveRun, known: Known, registry: Registry, settings: En
     run.entries = None  # read once; from here on the program is the memory of the past
     driven_no = run.driven_no
     next_no = run.next_no
+    start_no = 0
     make: Callable[[Host], Program]
     if run.ending is not None:
         first = run.ending["from_no"]
         entries = [entry for entry in entries if entry.no >= first]
         driven_no = driven_no if entries else -1
+        start_no = run.ending["start_no"]
         plan = compensation_plan(run, registry, first)
         args: str | None = None
 
@@ -57,7 +59,8 @@ def make_replayer(run: ActiveRun, known: Known, registry: Registry, settings: En
 
     elif known.kind == "function":
         args = run.args
-        options = StepOptions.from_record(run.options.get("step"), known.definition.default_options)
+        given = StepOptions.from_record(run.options.get("step"), known.definition.defaults)
+        options = StepOptions.resolve(given, engine=StepOptions(retry=settings.retry, timeout=settings.timeout))
 
         def make(host: Host) -> Program:
             return FunctionProgram(known.definition, options)
@@ -95,6 +98,7 @@ def make_replayer(run: ActiveRun, known: Known, registry: Registry, settings: En
         driven_no=driven_no,
         next_no=next_no,
         generation=run.generation,
+        start_no=start_no,
         check=settings.check_replay,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from signoff.engine import blocking, recovery, registration
+from signoff.engine import blocking, limits, recovery, registration
 from signoff.engine.active import ActiveRun, OpenStep
 from signoff.engine.advance import Advance, Applied, Record, apply_advances
 from signoff.engine.building import Builder
@@ -191,6 +191,9 @@ class Worker:
             self._claiming = True
             try:
                 claimed = await self._claim(room)
+                if claimed.delayed:
+                    await self.store.write(limits.admit_due, claimed.delayed)
+                    self._claim_wanted.set()
             except Exception:  # the store is away: its callers hear of it, this loop goes on when it is back
                 logger.exception("claiming runs failed; trying again")
                 self._call_later(RETRY_PAUSE, self._claim_wanted.set)
@@ -303,6 +306,7 @@ class Worker:
                 run.forced = True  # nothing runs any more: the advance that lets it go
             else:
                 return
+        run.in_flight = [record for record in run.pending if record.no is None]
         run.pending.clear()
         run.busy = True
         self._driver.submit(
@@ -381,7 +385,7 @@ class Worker:
         if isinstance(result, BaseException) or advance is None:
             failures = self._failures[run.id] = self._failures.get(run.id, 0) + 1
             logger.error("an advance could not be written", run=run.public_id, error=str(result), tries=failures)
-            run.load_again = True
+            self._take_back(run)
             if failures >= 5:
                 self._broken(run, f"its progress cannot be written: {result}")
             else:
@@ -389,9 +393,10 @@ class Worker:
             return
         self._failures.pop(run.id, None)
         if not result.ok:
-            run.load_again = True
+            self._take_back(run)
             self._reload(run)
             return
+        run.in_flight.clear()
         columns = advance.columns
         run.state, run.outcome_no, run.outcome_at = columns["state"], columns["outcome_no"], columns["outcome_at"]
         run.started_at, run.blocked, run.wake_at = columns["started_at"], columns["blocked_reason"], columns["wake_at"]
@@ -424,6 +429,14 @@ class Worker:
         if (run.wake_at is not None and run.wake_at <= now) or not run.tasks:
             self.pump(run)
         self.check_quiet()
+
+    def _take_back(self, run: ActiveRun) -> None:
+        """Nothing was written: what attempts brought is recorded after the run was loaded again."""
+        for record in run.in_flight:
+            record.no = None
+        run.pending.extend(run.in_flight)
+        run.in_flight.clear()
+        run.load_again = True
 
     def _start_new(self, run: ActiveRun, advance: Advance) -> None:
         if run.drains or self.stopping:
@@ -580,14 +593,15 @@ class Worker:
     def _overran(self, run: ActiveRun, line: str) -> None:
         """From the watchdog's thread: a handler computes without awaiting."""
         text = f"the handler computed for more than {self.settings.handler_limit:g} s without awaiting, at {line}"
-        self._post(self._block, run, {"type": "stuck", "title": text, "line": line})
+        self._post(self._block, run, {"code": "stuck", "message": text, "line": line})
 
     def _broken(self, run: ActiveRun, text: str) -> None:
-        self._block(run, {"type": "internal", "title": text})
+        self._block(run, {"code": "internal", "message": text})
 
     def _block(self, run: ActiveRun, reason: dict[str, Any]) -> None:
         known = self._known.get(run.definition_id)
         run.replayer = None  # its thread may still be inside
+        self._take_back(run)
         run.load_again = True
         self._loading += 1
         self._failures.pop(run.id, None)
