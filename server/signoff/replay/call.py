@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from signoff.replay.messages import Outcome
 from signoff.workflow import errors
+from signoff.workflow.codec import decode, dump, parse
+from signoff.workflow.errors import Undecodable
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
 
 if TYPE_CHECKING:
     from signoff.replay.program import CoroutineProgram
+    from signoff.workflow.events import Event
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -179,3 +182,31 @@ def _field(raw: dict[str, Any]) -> errors.FieldError:
 
 def _short(text: str | None) -> str | None:
     return text if text is None or len(text) <= 500 else text[:500] + "…"
+
+
+class EventDecoder:
+    """Reads the recorded envelope of an event."""
+
+    __slots__ = ("_envelope", "_events", "_pairs")
+
+    def __init__(self, events: tuple[Event[Any], ...], envelope: bool, pairs: bool = False) -> None:
+        self._events = events
+        self._envelope = envelope
+        self._pairs = pairs
+
+    def __call__(self, text: str | None) -> Any:
+        raw = parse(text or "null")
+        if not isinstance(raw, dict):
+            raise Undecodable("an event was recorded without its envelope")
+        events = self._events
+        event = events[0] if len(events) == 1 else next((item for item in events if item.name == raw["name"]), None)
+        if event is None and events:
+            raise Undecodable(f"event {raw['name']!r} is not one of those awaited")
+        recorded = raw.get("value")
+        value = decode(dump(recorded)) if event is None else event.codec.decode_raw(recorded)
+        if self._pairs:
+            return event, value
+        if not self._envelope:
+            return value
+        sent_at = datetime.fromisoformat(raw["sent_at"])
+        return Envelope(value, raw["name"], raw["id"], raw.get("sender"), raw.get("channel"), sent_at)

@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
-import pydantic_core
-
-from signoff.replay.call import Envelope, StepCall
+from signoff.replay.call import Envelope, EventDecoder, StepCall
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo, SleepDetail
+from signoff.replay.plain import as_plain
 from signoff.workflow.amounts import MAX_SECONDS, Seconds, as_seconds
-from signoff.workflow.codec import decode, dump, parse
-from signoff.workflow.errors import InvalidInput, SignoffError, Undecodable
+from signoff.workflow.codec import decode, dump
+from signoff.workflow.errors import InvalidInput, SignoffError
 from signoff.workflow.functions import closure_action
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import MAX_NAME, check_name
@@ -216,7 +215,7 @@ class Step:
             raise InvalidInput("await_event() takes an event, or id=")
         if event is not None:
             _check_event(event)
-        decode_one = _EventDecoder(() if event is None else (event,), envelope)
+        decode_one = EventDecoder(() if event is None else (event,), envelope)
         detail = EventDetail(() if id is not None or event is None else (event.name,), id, _timeout(timeout))
         args = None if id is None else dump({"id": id})
         shown = check_name(name, "step") if name is not None else "event" if event is None else event.name
@@ -238,7 +237,7 @@ class Step:
         return program.ask(
             StepKind.EVENT,
             " | ".join(names)[:MAX_NAME],
-            _EventDecoder(events, False, pairs=True),
+            EventDecoder(events, False, pairs=True),
             None,
             sensitive,
             detail,
@@ -354,7 +353,7 @@ class Step:
         program = self._enter()
         if level not in ("debug", "info", "warning", "error", "critical"):
             raise InvalidInput(f"level= takes debug, info, warning, error or critical, not {level!r}")
-        program.log(level, str(message), cast("dict[str, Any]", _plain(data, "log()")) if data else None)
+        program.log(level, str(message), cast("dict[str, Any]", as_plain(data, "log()")) if data else None)
 
     def changed(self, marker: str) -> bool:
         """Whether the run passes this point with the changed code: false for runs that passed it before the change."""
@@ -399,34 +398,6 @@ def _refuse(program: CoroutineProgram) -> NoReturn:
     )
 
 
-class _EventDecoder:
-    """Reads the recorded envelope of an event."""
-
-    __slots__ = ("_envelope", "_events", "_pairs")
-
-    def __init__(self, events: tuple[Event[Any], ...], envelope: bool, pairs: bool = False) -> None:
-        self._events = events
-        self._envelope = envelope
-        self._pairs = pairs
-
-    def __call__(self, text: str | None) -> Any:
-        raw = parse(text or "null")
-        if not isinstance(raw, dict):
-            raise Undecodable("an event was recorded without its envelope")
-        events = self._events
-        event = events[0] if len(events) == 1 else next((item for item in events if item.name == raw["name"]), None)
-        if event is None and events:
-            raise Undecodable(f"event {raw['name']!r} is not one of those awaited")
-        recorded = raw.get("value")
-        value = decode(dump(recorded)) if event is None else event.codec.decode_raw(recorded)
-        if self._pairs:
-            return event, value
-        if not self._envelope:
-            return value
-        sent_at = datetime.fromisoformat(raw["sent_at"])
-        return Envelope(value, raw["name"], raw["id"], raw.get("sender"), raw.get("channel"), sent_at)
-
-
 def _decode_nothing(text: str | None) -> None:
     return None
 
@@ -460,26 +431,7 @@ def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     for label in facts:
         check_name(label, "fact")
-    return cast("dict[str, Any]", _plain(dict(facts), "facts="))
-
-
-def _plain(value: Any, what: str) -> Any:
-    """For people to read: Decimal, dates, models and the like become JSON."""
-    try:
-        return pydantic_core.to_jsonable_python(_ordered(value), inf_nan_mode="strings", bytes_mode="base64")
-    except (pydantic_core.PydanticSerializationError, ValueError) as error:
-        raise InvalidInput(f"{what} holds something that cannot be shown: {error}") from error
-
-
-def _ordered(value: Any) -> Any:
-    """Sets as sorted lists: their own order differs from process to process."""
-    if isinstance(value, dict):
-        return {key: _ordered(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_ordered(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((_ordered(item) for item in value), key=repr)
-    return value
+    return cast("dict[str, Any]", as_plain(dict(facts), "facts="))
 
 
 def _start(workflow: Workflow[Any, Any]) -> dict[str, Any]:
@@ -502,6 +454,6 @@ def _start(workflow: Workflow[Any, Any]) -> dict[str, Any]:
     if given.on_complete is not None:
         start["on_complete"] = {
             "name": given.on_complete.name,
-            "context": _plain(given.on_complete_context, "on_complete_context="),
+            "context": as_plain(given.on_complete_context, "on_complete_context="),
         }
     return {key: value for key, value in start.items() if value is not None}
