@@ -66,6 +66,40 @@ async def test_a_worker_that_leaves_runs_behind_is_found_lost(store: Store) -> N
     await after.stop()
 
 
+async def test_workers_that_are_gone_and_have_nothing_left_are_forgotten(store: Store) -> None:
+    def leave(tx: Tx) -> None:
+        for number in (101, 102):
+            tx.conn.execute(
+                sa.insert(store.metadata.tables["signoff_worker"]).values(
+                    id=number, name="w", started_at=tx.now, lost_at=tx.now
+                )
+            )
+            tx.conn.execute(
+                sa.insert(store.metadata.tables["signoff_worker_definition"]).values(
+                    worker_id=number, definition_id=1, code_hash="h"
+                )
+            )
+        tx.conn.execute(
+            sa.insert(store.metadata.tables["signoff_run"]).values(
+                tenant_id=1, public_id="r", definition_id=1, created_at=tx.now, worker_id=102
+            )
+        )
+
+    def left(tx: Tx) -> tuple[list[int], list[int]]:
+        workers = tx.execute_raw("SELECT id FROM signoff_worker WHERE lost_at IS NOT NULL")
+        hashes = tx.execute_raw("SELECT worker_id FROM signoff_worker_definition")
+        return [row[0] for row in workers], [row[0] for row in hashes]
+
+    await store.write(leave)
+    life = open_liveness(store)
+    await life.start()
+    assert await store.read(left) == ([102], [102])
+    if store.dialect.name == "postgresql":
+        # it claimed once more before it noticed that others had taken over
+        assert life.lost() == [102]
+    await life.stop()
+
+
 async def test_a_second_worker_on_one_sqlite_file_is_refused_with_advice(sqlite_url: str) -> None:
     async with await Store.open(sqlite_url) as store, await Store.open(sqlite_url) as other:
         first, second = open_liveness(store), open_liveness(other)

@@ -95,6 +95,8 @@ def mark_lost(tx: Tx, worker_id: int) -> bool:
 
 
 def _register(tx: Tx, name: str) -> int:
+    for statement in _FORGET:
+        tx.execute_raw(statement)
     key = tx.conn.execute(sa.insert(_WORKER).values(name=name, started_at=tx.now)).inserted_primary_key
     assert key is not None
     return int(key[0])
@@ -261,6 +263,8 @@ class LockLiveness:
         assert row is not None
         worker = int(row[0])
         self._locked = self._try_lock(conn, worker)
+        for statement in _FORGET:
+            conn.execute(statement)
         conn.execute(
             "INSERT INTO signoff_worker (id, name, heartbeat, started_at) VALUES (%s, %s, 0, %s)",
             (worker, _name(), self._store.clock.now()),
@@ -307,14 +311,15 @@ class LockLiveness:
         """Judge the others, `gap` seconds after the last look on this connection. `trusting`: a free lock says lost."""
         seen: dict[int, _Seen] = {}
         lost: list[int] = []
-        for other, heartbeat, locked in conn.execute(_OTHERS, {"space": LOCKS, "me": worker}).fetchall():
+        for other, heartbeat, locked, gone in conn.execute(_OTHERS, {"space": LOCKS, "me": worker}).fetchall():
             now = seen[other] = _Seen(heartbeat, locked)
             before = self._seen.get(other)
             if before is not None and before.heartbeat == heartbeat:
                 now.still = before.still + min(gap, 2 * LOOK)  # in a longer gap we stood still ourselves
             # who only lost its connection is back, with its lock, before the second look
             free = not locked and (first or (before is not None and not before.locked))
-            if (trusting and free) or now.still >= STILL:
+            # a worker that was taken over may have claimed once more before it noticed
+            if gone or (trusting and free) or now.still >= STILL:
                 lost.append(other)
         self._seen = seen
         if lost != self._lost:
@@ -336,8 +341,20 @@ SELECT w.id, w.heartbeat, EXISTS (
     SELECT FROM pg_locks l
     WHERE l.locktype = 'advisory' AND l.classid = %(space)s AND l.objid = (w.id & 2147483647) AND l.objsubid = 2
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.granted
-)
+), w.lost_at IS NOT NULL
 FROM signoff_worker w
-WHERE w.lost_at IS NULL AND w.id <> %(me)s
+WHERE w.id <> %(me)s
+  AND (w.lost_at IS NULL OR EXISTS (SELECT FROM signoff_run r WHERE r.worker_id = w.id))
 ORDER BY w.id
 """
+# Workers that are gone and have nothing left; one that still lives finds out with its next beat.
+_FORGET = (
+    """
+    DELETE FROM signoff_worker WHERE lost_at IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM signoff_run r WHERE r.worker_id = signoff_worker.id)
+    """,
+    """
+    DELETE FROM signoff_worker_definition
+    WHERE NOT EXISTS (SELECT 1 FROM signoff_worker w WHERE w.id = signoff_worker_definition.worker_id)
+    """,
+)
