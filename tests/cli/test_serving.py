@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from tests.cli.support import SECONDS, free_port, run, serving
 
 WORKFLOWS = """
 import asyncio
+import contextlib
 
 from signoff import Step, action, event, workflow
 
@@ -123,3 +128,28 @@ async def test_a_run_is_canceled_from_the_shell(folder: Path, beside: Engine) ->
     started = run("run", "start", "t/wait", "order=o-1", "--module", "flows", cwd=folder)
     canceled = run("run", "cancel", started.stdout.strip(), "--reason", "not needed", cwd=folder)
     assert (canceled.returncode, canceled.stdout.strip()) == (0, "canceled"), canceled.stderr
+
+
+async def test_live_streams_end_with_the_server(folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "signoff", "users", "add", "ana@example.org", "--password-stdin"],
+        cwd=folder, input="correct horse battery\n", text=True, check=True, capture_output=True, timeout=SECONDS,
+    )  # fmt: skip
+    port = free_port()
+    with serving("serve", "flows", "--port", str(port), folder=folder, port=port) as server:
+        async with httpx.AsyncClient(base_url=server.address, follow_redirects=True) as browser:
+            page = await browser.get("/sign-in")
+            token = re.search(r'name="csrf" value="([^"]+)"', page.text)
+            assert token
+            form = {"csrf": token[1], "email": "ana@example.org", "password": "correct horse battery"}
+            assert (await browser.post("/sign-in", data=form)).status_code == 200
+            async with browser.stream("GET", "/live?topic=runs") as stream:
+                assert stream.status_code == 200
+                chunks = stream.aiter_text()
+                await anext(chunks)
+                server.process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(httpx.RemoteProtocolError):  # cut off is an end, too
+                    async with asyncio.timeout(SECONDS):
+                        async for _ in chunks:
+                            pass
+        assert server.process.wait(timeout=SECONDS) == 0
