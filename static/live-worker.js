@@ -41,7 +41,7 @@ function again() {
   retry += 1;
   setState(retry > 3 ? "offline" : "catching-up");
   clearTimeout(timer);
-  timer = setTimeout(connect, Math.min(400 * 2 ** retry, 10000));
+  timer = setTimeout(connect, Math.min(400 * 2 ** retry, 4000));
 }
 
 async function update() {

@@ -75,8 +75,7 @@
   });
   document.addEventListener("htmx:before:morph:attr", (event) => {
     // What a person opened stays open.
-    const { name, attr, attributeName } = event.detail ?? {};
-    if ((name ?? attr ?? attributeName) === "open" && event.target.matches?.("details")) event.preventDefault();
+    if (event.detail?.attrName === "open" && event.target.matches?.("details")) event.preventDefault();
   });
   document.addEventListener("htmx:after:swap", () => { settle(); announce(); });
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.support.browser import Pages, accessibility_faults
-from tests.web.world import GATES, PASSWORD, Gate, Site, eventually, form_workflow
+from tests.web.world import GATES, PASSWORD, Gate, Payment, Site, eventually, form_workflow, payment
 
 NewPage = Callable[..., Awaitable[Page]]
 WIDTHS = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
@@ -145,6 +145,22 @@ async def test_an_operator_cancels_in_a_dialog_with_the_keyboard_alone(site: Sit
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Canceled")
     await expect(page.locator(".run-detail")).to_contain_text("Customer called")
+
+
+async def test_what_a_person_opened_stays_open_when_the_page_changes(site: Site, new_page: Pages) -> None:
+    run, _ = await site.order("o-open")
+    page = await new_page()
+    await enter(page, site, "omar@example.org", f"/runs/{run.id}")
+    await expect(page.locator("#live-light")).to_have_attribute("data-state", "live")
+    await page.locator(".menu summary").click()
+    await page.get_by_role("link", name="Cancel the run").focus()
+    await run.send(payment, Payment(amount=3))
+    await expect(page.get_by_role("heading", name="Messages")).to_be_visible()
+    await expect(page.get_by_role("link", name="Cancel the run")).to_be_focused()
+    await page.get_by_text("Content").click()
+    await run.send(payment, Payment(amount=44))
+    await expect(page.get_by_text("web/payment")).to_have_count(4)
+    await expect(page.get_by_text('"amount": 3')).to_be_visible()
 
 
 async def test_several_tabs_share_one_stream(site: Site, new_page: Pages) -> None:

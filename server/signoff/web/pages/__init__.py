@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from signoff.web.backend import Backend
 
 AnyRequest = Request[Any, Any, Any]
+
+# Texts that pages keep fresh by themselves (`3 min ago`) are no change.
+_TICKING = re.compile(r'(?<=data-relative)>[^<]*|(?<=")>(?<=data-since="[^"]{24}">)[^<]*')
 
 
 def caller_of(request: AnyRequest) -> Caller:
@@ -82,7 +86,7 @@ def fragment(request: AnyRequest, template: str, **values: Any) -> Markup:
     """A part of a page that is fetched again when its topic changes. It carries its own tag (`data-etag`)."""
     env = cast("Environment", request.app.state.templates)
     text = env.get_template(template).render(**{**context(request), **values}).strip()
-    tag = hashlib.sha256(text.encode()).hexdigest()[:20]
+    tag = hashlib.sha256(_TICKING.sub(">", text).encode()).hexdigest()[:20]
     return Markup(text.replace(" data-live=", f' data-etag="{tag}" data-live=', 1))
 
 
