@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from signoff import Engine, Registry
 from signoff.engine.settings import EngineSettings
+from signoff.testing import TestEngine
 
 EngineMaker = Callable[..., Awaitable[Engine]]
 
@@ -39,3 +40,12 @@ async def open_engine(database_url: str) -> AsyncIterator[EngineMaker]:
 async def engine(open_engine: EngineMaker, registry: Registry) -> Engine:
     """Started empty; tests define in `registry` and call `worker.refresh_definitions()` through `define`."""
     return await open_engine(registry)
+
+
+@pytest_asyncio.fixture
+async def t(database_url: str, registry: Registry) -> AsyncIterator[TestEngine]:
+    """An engine on the test's database with a clock that the test moves. Not open yet: define first, then `open()`."""
+    engine = TestEngine(registry=registry, database=database_url)
+    yield engine
+    if getattr(engine, "worker", None) is not None:
+        await engine.close(grace=0)
