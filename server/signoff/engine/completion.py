@@ -20,7 +20,7 @@ from signoff.store.session import AuthorSession
 from signoff.store.tx import Tx
 from signoff.workflow.codec import dump
 from signoff.workflow.errors import NotFound
-from signoff.workflow.kinds import RunState
+from signoff.workflow.kinds import ErrorInfo, RunState
 from signoff.workflow.retry import Retry, backoff
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ async def _problem(
     worker: Worker, session: AuthorSession, run_id: int, generation: int, completed: Completed, error: Exception
 ) -> None:
     logger.warning("on_complete failed", run=completed.run_id, fn=completed.fn, error=str(error))
-    text = f"{type(error).__name__}: {error}"
+    text = json.dumps(ErrorInfo(type(error).__name__, str(error)).to_json())
     next_at = _next(completed, worker.store.clock.now(), worker.completions.random)
     await session.run(record_problem, run_id, generation, text, next_at)
 

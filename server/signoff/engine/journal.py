@@ -128,7 +128,8 @@ def load_news(tx: Tx, known: dict[int, int]) -> dict[int, News]:
 def _texts(tx: Tx, steps: Iterable[Row], rows: Iterable[Row]) -> dict[str, str]:
     stored = [text for step in steps for text in (step.args, step.value) if text is not None and text.startswith("@")]
     stored += [row.args for row in rows if row.args is not None and row.args.startswith("@")]
-    return payloads.get_many(tx, stored) if stored else {}
+    found = payloads.get_many(tx, stored) if stored else []
+    return {key: text for key, text in zip(stored, found, strict=True) if text is not None}
 
 
 _tenants: dict[tuple[str, int], str] = {}
