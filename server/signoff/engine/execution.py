@@ -116,7 +116,7 @@ class Executor:
             self._done(run, step, OutcomeKind.SUCCESS, text)
         finally:
             if pool is not None and not run.closing:
-                await asyncio.shield(self.store.write(pools.release, run.id, [step.no]))
+                await asyncio.shield(self.store.write(pools.release, run.id, step.no))
 
     def replacement(self, run: ActiveRun, name: str, ordinal: int, number: int) -> Replaced | None:
         """What a test put in the place of this attempt."""
