@@ -73,10 +73,6 @@
     if (csrf) headers["X-CSRF-Token"] = csrf;
     if (source?.dataset?.etag) headers["If-None-Match"] = `"${source.dataset.etag}"`;
   });
-  document.addEventListener("htmx:before:morph:attr", (event) => {
-    // What a person opened stays open.
-    if (event.detail?.attrName === "open" && event.target.matches?.("details")) event.preventDefault();
-  });
   document.addEventListener("htmx:after:swap", () => { settle(); announce(); });
 
   /* After every change of the page ------------------------------------------------------------------------------------ */

@@ -109,9 +109,10 @@ class Backend:
         require(scope, "run.view")
         return await self.store.read(_step, scope, run, no)
 
-    async def steps(self, scope: Scope, run: str) -> list[views.StepView]:
+    async def steps_before(self, scope: Scope, run: str, no: int, most: int) -> list[views.StepView]:
+        """Up to `most` steps that were asked for before step `no`."""
         require(scope, "run.view")
-        return await self.store.read(views.steps_view, scope, run)
+        return await self.store.read(views.steps_view, scope, run, after=max(no - most, 0) - 1, limit=min(most, no))
 
     async def cancel(self, scope: Scope, run: str, *, reason: str | None, compensate: bool, via: str) -> None:
         actor = scope.person.actor if scope.person is not None else None

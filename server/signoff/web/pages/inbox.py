@@ -118,14 +118,13 @@ async def _page(
 ) -> Response[Any]:
     backend, scope = backend_of(request), scope_of(request)
     inbox = await backend.inbox(scope)
-    steps = [
-        step for step in await backend.steps(scope, item.run) if step.retired_in is None and step.no < item.step_no
-    ]
+    before = await backend.steps_before(scope, item.run, item.step_no, HISTORY) if item.step_no else []
+    steps = [step for step in before if step.retired_in is None and step.no < item.step_no]
     now = backend.now()
     return render(
         request, "approvals/approval.html", http=http, place="inbox", badge=inbox.total, item=item, form=form,
         rows=_list(request, inbox, item.id), late=item.due_at is not None and item.due_at < now, refusal=refusal,
-        state=_state(request, item, item.revision if seen is None else seen, inbox), history=steps[-HISTORY:],
+        state=_state(request, item, item.revision if seen is None else seen, inbox), history=steps,
         kept=http != 200 and item.why_not is not None,
     )  # fmt: skip
 
