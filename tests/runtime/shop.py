@@ -58,6 +58,12 @@ async def note(session: AsyncSession, what: str) -> int:
     return len(what)
 
 
+@mutation(name="shop/tell", registry=registry)
+async def tell(session: AsyncSession, run_id: str, kind: str, value: Any, context: dict[str, str]) -> None:
+    what = f"{run_id} {kind} {value} {context['for']}"
+    await session.exec(text("INSERT INTO shop_note (what) VALUES (:what)").bindparams(what=what))  # type: ignore[call-overload]  # plain SQL
+
+
 @query(name="shop/count", registry=registry)
 async def count(session: AsyncSession) -> int:
     result: Any = await session.exec(text("SELECT count(*) FROM shop_note"))  # type: ignore[call-overload]  # plain SQL
@@ -84,6 +90,11 @@ async def sleep_for(step: Step, duration: timedelta) -> str:
 async def wait_for_payment(step: Step) -> int:
     paid = await step.await_event(payment)
     return paid.amount
+
+
+@workflow("shop/wait-twice", registry=registry)
+async def wait_twice(step: Step) -> int:
+    return (await step.await_event(payment)).amount + (await step.await_event(payment)).amount
 
 
 @workflow("shop/ask", registry=registry)

@@ -97,6 +97,18 @@ async def test_one_function_is_enqueued_without_a_workflow(engine: Engine) -> No
     assert failed.value.error.data == {"part": 7}
 
 
+async def test_an_enqueued_function_takes_start_options_and_is_told_of_its_end(engine: Engine) -> None:
+    await engine.store.write(lambda tx: tx.conn.execute(sa.text("CREATE TABLE shop_note (what TEXT)")))
+    enqueue = engine.enqueue_with(idempotency_key="k", on_complete=shop.tell, on_complete_context={"for": "ana"})
+    run = await enqueue(shop.double, 4)
+    assert await run.result(timeout=SECONDS) == 8
+    assert (await enqueue(shop.double, 4)).existing
+    told = await engine.store.read(lambda tx: tx.conn.execute(sa.text("SELECT what FROM shop_note")).scalars().all())
+    assert told == [f"{run.id} completed 8 ana"]
+    with pytest.raises(InvalidInput):
+        await engine.enqueue_with(on_complete=shop.tell, on_complete_context=5)(shop.double, 4)
+
+
 async def test_a_start_by_name_takes_plain_json(engine: Engine) -> None:
     run = await engine.start_by_name("shop/sleep", {"duration": "PT0S"}, labels={"a": "b"})
     assert await run.result(timeout=SECONDS) == "awake"
@@ -182,6 +194,24 @@ async def test_who_subscribes_late_sees_the_present(engine: Engine) -> None:
     assert isinstance(changes[-1], RunChanged)
     assert changes[-1].run.result == "2"
     assert any(isinstance(change, StepChanged) and change.step.result == "2" for change in changes)
+
+
+async def test_subscribers_hear_of_steps_that_a_restart_retires(engine: Engine) -> None:
+    run = await engine.start(shop.wait_twice)
+    await run.send(shop.payment, shop.Payment(amount=1))
+    changes = run.subscribe()
+    async with asyncio.timeout(SECONDS):
+        async for change in changes:
+            if isinstance(change, RunChanged) and [item.step_no for item in change.run.awaiting] == [1]:
+                break
+        await run.pause()
+        await run.restart(from_step=0)
+        retired = set()
+        async for change in changes:
+            if isinstance(change, StepChanged) and change.step.retired_in == 2:
+                retired.add(change.step.no)
+            if retired == {0, 1}:
+                break
 
 
 async def test_a_restarted_run_keeps_its_handle(engine: Engine) -> None:

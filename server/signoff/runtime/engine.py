@@ -175,7 +175,14 @@ class Engine:
 
     async def enqueue(self, function: StepFunction[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Run one query, mutation or action durably without a workflow: a run of one step."""
-        return await self._start(Call(function, args, kwargs))
+        return await self.enqueue_with()(function, *args, **kwargs)
+
+    def enqueue_with(self, **options: Any) -> Enqueue:
+        """`enqueue` with start options, which a function has no place for: those of `Workflow.options` but `version`.
+
+        For example `await engine.enqueue_with(idempotency_key="k", on_complete=tell)(charge, order_id)`.
+        """
+        return Enqueue(self, StartOptions.make(**options))
 
     async def start_by_name(
         self,
@@ -297,3 +304,21 @@ class Engine:
         if session is not None:
             return await self.store.join(cast("SqlmodelSession", session), use_case, *args, **kwargs)
         return await self.store.write(use_case, *args, **kwargs)
+
+
+class Enqueue:
+    """`engine.enqueue` with start options."""
+
+    def __init__(self, engine: Engine, options: StartOptions) -> None:
+        self._engine = engine
+        self._options = options
+
+    async def __call__(self, function: StepFunction[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        engine, options = self._engine, self._options
+        scope = engine.scope() if options.tenant is None else await engine.scope_of(options.tenant)
+        text = function.codec.encode_call(args, kwargs)
+        spec = specs.function_spec(function, text, options, engine.settings.max_value_bytes)
+        started = await engine.write(options.session, starting.start, scope, spec)
+        return Run(
+            engine, scope, started.public_id, key=started.run_id, existing=started.existing, codec=function.codec
+        )

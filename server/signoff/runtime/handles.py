@@ -16,6 +16,7 @@ from signoff.approvals.views import ApprovalView, approvals_of_run
 from signoff.engine import cleanup, control, events, lookup, rounds, views
 from signoff.engine.definitions import definition_by_id
 from signoff.engine.views import EventView, LogView, RunView, StepView
+from signoff.runtime.specs import FUNCTION_VERSION
 from signoff.runtime.subscription import Change, subscribe
 from signoff.runtime.watcher import Ending
 from signoff.store import payloads
@@ -83,11 +84,11 @@ class Run(Generic[R]):
             raise TimeoutError(f"run {self.id} has not ended after {seconds} seconds") from None
         if ending is None:
             raise NotFound(f"run {self.id!r} was cleaned up", run=self.id)
-        return await self._unpack(ending)
+        return self._unpack(ending)
 
-    async def _unpack(self, ending: Ending) -> R:
+    def _unpack(self, ending: Ending) -> R:
         if ending.result_kind == ResultKind.COMPLETED:
-            codec = await self._get_codec()
+            codec = self._find_codec(ending.workflow, ending.version)
             if codec is None:
                 plain: Any = json.loads(ending.value) if ending.value is not None else None
                 return plain  # type: ignore[no-any-return]  # nobody here knows its type
@@ -299,9 +300,13 @@ class Run(Generic[R]):
 
     async def _get_codec(self) -> Codec | None:
         """Of the version that the run stays on, which need not be the one that the caller named."""
-        name, version = await self._engine.store.read(_definition_of, self._scope, self.id)
+        return self._find_codec(*await self._engine.store.read(_definition_of, self._scope, self.id))
+
+    def _find_codec(self, name: str, version: int) -> Codec | None:
         registry = self._engine.registry
-        found = registry.find_workflow(name, version) or registry.find_function(name)
+        found: Any = (
+            registry.find_function(name) if version == FUNCTION_VERSION else registry.find_workflow(name, version)
+        )
         return found.codec if found is not None else self._codec
 
     async def _changed_args(self, args: Mapping[str, Any]) -> str | None:

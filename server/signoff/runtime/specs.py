@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from signoff.engine.definitions import NewDefinition
@@ -31,7 +32,7 @@ def spec_of(registry: Registry, call: Call[Any], max_value_bytes: int) -> StartS
         # a run goes to the highest version unless told otherwise, so its args are checked against that one
         latest = registry.find_workflow(target.name, options.version) or target
         return _workflow_spec(latest, latest.codec.encode_call(call.args, call.kwargs), options, max_value_bytes)
-    return _function_spec(target, call.encode(), max_value_bytes)
+    return function_spec(target, call.encode(), _EMPTY, max_value_bytes)
 
 
 def spec_by_name(
@@ -99,22 +100,19 @@ def _on_complete(mutation: Mutation[..., Any], context: Any) -> dict[str, Any]:
     return {"name": mutation.name}
 
 
-def _function_spec(function: StepFunction[Any, Any], args: str | None, max_value_bytes: int) -> StartSpec:
+def function_spec(
+    function: StepFunction[Any, Any], args: str | None, start: StartOptions, max_value_bytes: int
+) -> StartSpec:
+    """One function as a run of one step; a delay among the function's own options counts if `start` has none."""
     options = function.defaults.merge(function.given)
     if options.inline:
         raise InvalidInput(f"{function.name!r} is enqueued, which has no transaction for inline=True to be part of")
-    record = options.to_record()
-    return StartSpec(
-        workflow=function.name,
-        version=FUNCTION_VERSION,
-        args=args,
-        run_at=options.run_at,
-        run_after=options.run_after,
-        max_value_bytes=max_value_bytes,
-        options={"step": {key: value for key, value in record.items() if key not in ("run_at", "run_after")}}
-        if record
-        else {},
-    )
+    record = options.to_record() or {}
+    step = {key: value for key, value in record.items() if key not in ("run_at", "run_after")}
+    if start.run_at is None and start.run_after is None:
+        start = replace(start, run_at=options.run_at, run_after=options.run_after)
+    spec = _plain_spec(function.name, args, replace(start, version=FUNCTION_VERSION), max_value_bytes)
+    return replace(spec, options={"step": step} if step else {})
 
 
 def new_definitions(registry: Registry) -> list[NewDefinition]:

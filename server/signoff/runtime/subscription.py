@@ -14,6 +14,7 @@ from signoff.store.store import Scope, Store, Tx
 
 # Log lines of attempts are written a few times a second, so the last ones may come after the run's end.
 LATE_SECONDS = 0.5
+PAUSE = 0.01  # seconds between two looks: what changes faster is told at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,15 @@ class _Snapshot:
     logs: Sequence[LogView]
 
 
-def _read_snapshot(tx: Tx, scope: Scope, run_id: str, after_log: int) -> _Snapshot:
+def _read_snapshot(tx: Tx, scope: Scope, run_id: str, seen: _Seen) -> _Snapshot:
+    run = views.run_view(tx, scope, run_id)
+    # steps that ended stay as they are until a restart retires them
+    after = seen.settled if seen.run is not None and run.generation == seen.run.generation else -1
     return _Snapshot(
-        views.run_view(tx, scope, run_id),
-        views.steps_view(tx, scope, run_id),
+        run,
+        views.steps_view(tx, scope, run_id, after=after),
         views.events_view(tx, scope, run_id),
-        views.logs_view(tx, scope, run_id, after=after_log),
+        views.logs_view(tx, scope, run_id, after=seen.last_log),
     )
 
 
@@ -83,6 +87,7 @@ class _Seen:
         self.version = -1
         self.run: RunView | None = None
         self.steps: dict[int, StepView] = {}
+        self.settled = -1  # up to here every step has its outcome
         self.events: dict[str, EventView] = {}
         self.last_log = 0
 
@@ -99,6 +104,8 @@ class _Seen:
                 continue
             self.steps[step.no] = step
             yield from _step_changes(version, former, step)
+        unended = [step.no for step in now.steps if step.ended_at is None and step.retired_in is None]
+        self.settled = min(unended, default=max((step.no for step in now.steps), default=self.settled) + 1) - 1
         for line in now.logs:
             self.last_log = max(self.last_log, line.id)
             yield Logged(version, line)
@@ -126,9 +133,10 @@ async def subscribe(store: Store, watcher: Watcher, scope: Scope, key: int, run_
     with watcher.changes(key) as signal:
         while True:
             signal.clear()
-            snapshot = await store.read(_read_snapshot, scope, run_id, seen.last_log)
+            snapshot = await store.read(_read_snapshot, scope, run_id, seen)
             for change in seen.differences(snapshot):
                 yield change
+            await asyncio.sleep(PAUSE)
             if snapshot.run.status not in FINAL:
                 await _wait(signal, SAFETY_SECONDS)  # after which it looks all the same, in case a notice went missing
             elif not await _wait(signal, LATE_SECONDS):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from signoff.engine.definitions import definition_by_id
 from signoff.store import payloads
 from signoff.store.errors import StoreError
 from signoff.store.store import Notice, Store, Tx
@@ -17,6 +18,8 @@ from signoff.workflow.kinds import RunState
 
 # Notices lose nothing; this is for the case that one did all the same.
 SAFETY_SECONDS = 15.0
+# A run that is waited for tells of each of its steps. Looks that find nothing ended become rarer, up to this pause.
+LONGEST_PAUSE = 0.02
 
 _R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
@@ -25,6 +28,8 @@ _R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table cl
 class Ending:
     """How a run ended, or why it cannot go on (`blocked`); texts as stored."""
 
+    workflow: str
+    version: int
     result_kind: str | None
     value: str | None
     error: str | None
@@ -33,15 +38,16 @@ class Ending:
 
 def read_endings(tx: Tx, run_ids: Sequence[int]) -> dict[int, Ending | None]:
     """The endings of those runs that exist; None for one that still goes on."""
-    columns = (_R.c.id, _R.c.state, _R.c.result_kind, _R.c.value, _R.c.error, _R.c.blocked_reason)
+    columns = (_R.c.id, _R.c.definition_id, _R.c.state, _R.c.result_kind, _R.c.value, _R.c.error, _R.c.blocked_reason)
     rows = tx.conn.execute(sa.select(*columns).where(_R.c.id.in_(run_ids))).all()
     found: dict[int, Ending | None] = {}
     for row in rows:
-        if row.state == RunState.FINAL:
-            value = payloads.get(tx, row.value) if row.value is not None else None
-            found[row.id] = Ending(row.result_kind, value, row.error, None)
-        else:
-            found[row.id] = Ending(None, None, None, row.blocked_reason) if row.blocked_reason else None
+        if row.state != RunState.FINAL and row.blocked_reason is None:
+            found[row.id] = None
+            continue
+        known = definition_by_id(tx, row.definition_id)
+        value = payloads.get(tx, row.value) if row.value is not None else None
+        found[row.id] = Ending(known.name, known.version, row.result_kind, value, row.error, row.blocked_reason)
     return found
 
 
@@ -103,7 +109,7 @@ class Watcher:
     def _on_notices(self, notices: Sequence[Notice]) -> None:
         for notice in notices:
             if notice.kind == "run" and isinstance(notice.key, int):
-                if notice.key in self._waiting:
+                if notice.key in self._waiting and not (notice.data and notice.data.get("open")):
                     self._mark(notice.key)
                 for signal in self._signals.get(notice.key, ()):
                     signal.set()
@@ -120,7 +126,10 @@ class Watcher:
 
     async def _read(self) -> None:
         """Looks at all runs that changed since the last look in one query, so that thousands of waiters cost little."""
+        pause = 0.0
         while True:
+            if pause:
+                await asyncio.sleep(pause)
             try:
                 async with asyncio.timeout(SAFETY_SECONDS):
                     await self._wake.wait()
@@ -138,10 +147,12 @@ class Watcher:
                 self._dirty.update(run_ids)
                 self._wake.set()
                 continue
+            pause = min(LONGEST_PAUSE, pause * 2 or 0.001)
             for run_id in run_ids:
                 ending = found.get(run_id)
                 if ending is None and run_id in found:
                     continue
+                pause = 0.0
                 for future in self._waiting.pop(run_id, ()):
                     if not future.done():
                         future.set_result(ending)
