@@ -112,7 +112,7 @@ async def test_all_of_it_without_scripts(site: Site, new_page: Pages) -> None:
     await page.get_by_role("link", name="Ship order o-plain?").click()
     await page.get_by_label("Boxes").fill("1")
     await page.get_by_role("button", name="Reject").click()
-    assert "You answered" in await page.content()
+    await expect(page.get_by_text("You answered")).to_be_visible()
     await page.get_by_role("link", name="Watch the run").click()
 
     async def completed() -> bool:

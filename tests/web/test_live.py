@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from signoff.people import users
 from signoff.web import live
 from tests.web.world import Site, csrf_of, eventually
 
@@ -83,6 +84,21 @@ async def test_a_session_that_ended_ends_its_streams(site: Site, monkeypatch: py
         await until(stream, "hello")
         page = await client.get("/runs")
         await client.post("/sign-out", data={"csrf": csrf_of(page.text)})
+        await until(stream, "gone")
+
+
+async def test_a_changed_role_ends_no_session(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "BEAT", 0.05)
+    async with site.signed_in("carl@example.org") as client, client.stream("GET", "/live?topic=runs") as answer:
+        stream = events(answer)
+        await until(stream, "hello")
+        before = dict(client.cookies)
+        await site.engine.store.write(users.set_role, site.engine.scope(), "carl@example.org", "operator")
+        for _ in range(3):
+            await until(stream, "beat")
+        assert "Operator" in (await client.get("/runs")).text
+        assert dict(client.cookies) != before, "a role that changed gives the session a new id"
+        assert (await client.get("/runs")).status_code == 200
         await until(stream, "gone")
 
 

@@ -14,7 +14,7 @@ from signoff.approvals import views as approvals
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
-from signoff.people import links, sessions, sign_in, tokens
+from signoff.people import links, sessions, sign_in, tokens, users
 from signoff.people.audit import audit
 from signoff.people.permissions import Action, require
 from signoff.runtime.engine import Engine
@@ -75,6 +75,10 @@ class Backend:
 
     async def visitor(self, secret: str) -> sign_in.Visitor | None:
         return await sign_in.visitor(self.store, secret)
+
+    async def present(self, secret: str) -> Scope | None:
+        """As `visitor`, for streams: the session keeps its id, because a stream could not hand out another cookie."""
+        return await self.store.read(_present, secret)
 
     async def sign_in(self, email: str, password: str, *, address: str, old: str | None) -> sign_in.Visitor:
         return await sign_in.sign_in(self.store, email, password, address=address, old=old)
@@ -214,6 +218,14 @@ class Backend:
     async def tenants_of_runs(self, runs: Iterable[int]) -> dict[int, int]:
         query = sa.select(R.c.id, R.c.tenant_id).where(R.c.id.in_(list(runs)))
         return await self.store.read(lambda tx: {row.id: row.tenant_id for row in tx.conn.execute(query)})
+
+
+def _present(tx: Tx, secret: str) -> Scope | None:
+    session = sessions.find_session(tx, secret)
+    if session is None or session.tenant_id is None or session.user_id is None:
+        return None
+    person = users.find_person(tx, session.tenant_id, user_id=session.user_id)
+    return None if person is None else Scope(session.tenant_id, person)
 
 
 def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:

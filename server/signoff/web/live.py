@@ -153,12 +153,12 @@ class LiveHub:
                     await asyncio.wait_for(stream.wake.wait(), BEAT)
                 if loop.time() - checked >= BEAT:
                     checked = loop.time()
-                    visitor = await self.backend.visitor(secret)
-                    if visitor is None or visitor.secret is not None:
+                    now = await self.backend.present(secret)
+                    if now is None:
                         yield {"event": "gone", "data": "{}"}
                         return
-                    if visitor.scope != stream.scope:
-                        stream.scope = visitor.scope
+                    if now != stream.scope:
+                        stream.scope = now
                         await self.subscribe(stream, sorted(stream.all_topics()))
                 stream.wake.clear()
                 told, stream.pending = stream.pending, set()
