@@ -64,6 +64,7 @@ class Advance:
     logs: list[Log] = field(default_factory=list)
     questions: list[tuple[int, AskDetail]] = field(default_factory=list)
     waits: list[tuple[int, EventDetail]] = field(default_factory=list)
+    waits_on: bool = False  # for events, since an earlier advance
     children: list[tuple[int, str | None, ChildDetail]] = field(default_factory=list)
     closed_asks: list[int] = field(default_factory=list)
     expired_asks: list[int] = field(default_factory=list)
@@ -191,7 +192,10 @@ def _open(tx: Tx, row: Row, advance: Advance, applied: Applied, misfit: events.M
         close_questions(tx, advance.run_id, advance.expired_asks, "expired", advance.at)
     for step_no, detail in advance.questions:
         open_question(tx, row, step_no, detail, advance.at)
-    for step_no, wait in advance.waits:
+    waits = advance.waits
+    if advance.waits_on and row.ready is not None and advance.finished is None:
+        waits = events.open_waits(tx, advance.run_id)  # woken, perhaps for an event that the sender could not judge
+    for step_no, wait in waits:
         taken = events.take_buffered(tx, advance.run_id, step_no, wait, misfit=misfit)
         if taken is not None:
             _arrive(tx, advance, applied, step_no, *taken)

@@ -345,6 +345,8 @@ class Builder:
         wake_at = None if finished else run.next_due()
         advance.parks = not holds and finished is None and (wake_at is None or wake_at > self.now or bool(self.reason))
         advance.holder = self.worker_id
+        asked = {no for no, _ in advance.waits}
+        advance.waits_on = any(step.kind is StepKind.EVENT and step.no not in asked for step in run.open.values())
         columns.update(
             state=RunState.FINAL.value if finished else RunState.ACTIVE.value,
             outcome_no=self.number,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
 from signoff.engine.lookup import find_locked
-from signoff.engine.outcomes import Row, S, record_due, record_outcome
+from signoff.engine.outcomes import R, Row, S, record_due, record_outcome
 from signoff.engine.starting import MAX_VALUE_BYTES, new_public_id
 from signoff.engine.status import status_of
 from signoff.engine.views import EventView, event_view
@@ -71,10 +71,12 @@ def send(
     sensitive: bool = False,
     max_bytes: int | None = None,
     misfit: Misfit | None = None,
+    known: bool = True,
 ) -> EventView:
     """Sends the event named `event` (or, `by_id`, made by `create_event`) and wakes a wait for it, in one transaction.
 
     `value` is JSON text; of an error event the message as a JSON string, or an object with `message` and `data`.
+    `known` False: this process cannot tell whether the value fits, so the run's worker hands it to the wait.
     Raises NotFound (run, id), InvalidInput (not declared, too long a name), NeedsDecision (an ask), LimitExceeded, and
     Conflict: the run takes no events any more, the id is answered, or the key was used for another value.
     """
@@ -114,7 +116,11 @@ def send(
     else:
         _check_declared(tx, row, event)
         stored = _insert(tx, row, event, sent)
-    match_event(tx, row, misfit=misfit)
+    if known:
+        match_event(tx, row, misfit=misfit)
+    elif open_waits(tx, row.id):
+        tx.conn.execute(sa.update(R).where(R.c.id == row.id).values(ready=0))
+        tx.notify("ready")
     tx.notify("run", row.id)
     return event_view(tx, tx.conn.execute(sa.select(E).where(E.c.id == stored)).one(), run)
 
@@ -139,20 +145,24 @@ def create_event(
 
 def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
     """Hands what is buffered to the open waits of the locked run, in the order in which they were asked for."""
+    for step_no, detail in open_waits(tx, run.id):
+        taken = _take(tx, run.id, step_no, detail, misfit)
+        if taken is not None:
+            run = record_outcome(tx, run, step_no, taken.kind, taken.value, taken.error) or run
+    return run
+
+
+def open_waits(tx: Tx, run_id: int) -> list[tuple[int, EventDetail]]:
+    """The waits of a run that have no event yet, in the order in which they were asked for."""
     waits = tx.conn.execute(
         sa.select(S.c.no, S.c.options)
         .where(
-            S.c.run_id == run.id, S.c.kind == StepKind.EVENT.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
+            S.c.run_id == run_id, S.c.kind == StepKind.EVENT.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
         )
         .order_by(S.c.no)
     ).all()
-    for wait in waits:
-        options = json.loads(wait.options)
-        detail = EventDetail(tuple(options.get("names", ())), options.get("event_id"))
-        taken = _take(tx, run.id, wait.no, detail, misfit)
-        if taken is not None:
-            run = record_outcome(tx, run, wait.no, taken.kind, taken.value, taken.error) or run
-    return run
+    found = [(wait.no, json.loads(wait.options)) for wait in waits]
+    return [(no, EventDetail(tuple(options.get("names", ())), options.get("event_id"))) for no, options in found]
 
 
 def take_buffered(
@@ -219,7 +229,7 @@ def _id_problem(tx: Tx, run_id: int, step_no: int, event_id: str) -> tuple[str, 
     others = tx.conn.execute(
         sa.select(S.c.options).where(
             S.c.run_id == run_id,
-            S.c.no != step_no,
+            S.c.no < step_no,
             S.c.kind == StepKind.EVENT.value,
             S.c.outcome_no.is_(None),
             S.c.retired_in.is_(None),

@@ -254,6 +254,8 @@ class Worker:
             self._reload(run)
             return
         if row.outcome_no <= run.outcome_no and row.requested == run.requested and row.epoch == run.epoch:
+            if row.ready is not None and any(step.kind is StepKind.EVENT for step in run.open.values()):
+                run.forced = True  # there may be an event that its sender could not judge
             self.pump(run)
             return
         if run.drains or (row.requested != run.requested and row.requested != "cancel") or row.ending is not None:

@@ -189,6 +189,7 @@ class Run(Generic[R]):
             by_id=id is not None,
             sensitive=declared.sensitive if declared is not None else False,
             misfit=events.misfit_by(self._engine.registry),
+            known=declared is not None,
             max_bytes=self._engine.value_limit,
             **given,
         )
