@@ -35,7 +35,8 @@ WAIT = 8
 
 async def make_table(engine: Any) -> None:
     def create(tx: Any) -> None:
-        tx.conn.execute(sa.text("CREATE TABLE notes (id INTEGER PRIMARY KEY, text VARCHAR(100))"))
+        notes = sa.Table("notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.Text))
+        notes.create(tx.conn)
 
     await engine.store.write(create)
 

@@ -18,6 +18,7 @@ class Claimed:
     loaded: list[Loaded] = field(default_factory=list)  # taken, with the whole journal
     news: list[News] = field(default_factory=list)  # known runs (held, or kept in the cache) with what happened to them
     delayed: list[int] = field(default_factory=list)  # delayed starts that are due and must be let in first
+    skipped: bool = False  # some could not be taken because somebody (a sender, another worker) had their row locked
     more: bool = False  # there may be more to take
     next_wake: datetime | None = None
 
@@ -64,12 +65,15 @@ def claim(
         rows = list(_take(tx, tx.dialect.claim(ready), worker_id))
         left = limit - len(rows)
         claimed.more = left <= 0
+        free = sa.or_(sa.and_(R.c.ready.is_not(None), R.c.worker_id.is_(None), mine), due)
         if left > 0:
             late = _take(
                 tx, tx.dialect.claim(sa.select(R.c.id).where(due).order_by(R.c.wake_at).limit(left)), worker_id
             )
             rows += late
             claimed.more = len(late) == left
+        if not claimed.more:
+            claimed.skipped = tx.conn.execute(sa.select(sa.exists().where(free))).scalar_one()
         news = []
         if held:
             news = list(
@@ -78,6 +82,8 @@ def claim(
     claimed.delayed = [row.id for row in rows if row.state == "queued" and row.ready is None and not row.admitted]
     if claimed.delayed:
         waiting = set(claimed.delayed)
+        if tx.dialect.name != "sqlite":  # taken by mistake: they are claimed again when they are let in
+            tx.conn.execute(sa.update(R).where(R.c.id.in_(claimed.delayed)).values(worker_id=None))
         rows = [row for row in rows if row.id not in waiting]
     kept = [row.id for row in rows if (same := known.get(row.id)) is not None and same[0] == row.generation]
     wanted = {run_id: known[run_id][1] for run_id in (*kept, *news) if run_id in known}

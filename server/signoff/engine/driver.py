@@ -14,13 +14,15 @@ from types import FrameType
 
 import structlog
 
+from signoff.replay.loop import Interrupted
+
 logger = structlog.get_logger(__name__)
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
-class Overrun(BaseException):
+class Overrun(Interrupted):
     """Raised inside a handler that computed past its limit. Not an Exception: handlers must not catch it by accident."""
 
 
@@ -35,10 +37,9 @@ class Driver:
         self._jobs: SimpleQueue[tuple[Callable[[], None], Callable[[str], None]] | None] = SimpleQueue()
         self._busy = threading.Event()
         self._lock = threading.Lock()
-        self._job_no = 0
         self._since: float | None = None
         self._overrun: Callable[[str], None] | None = None
-        self._interrupted = False
+        self._given_up: set[threading.Thread] = set()
         self._stopped = False
         self._thread = self._new_thread()
         self._watchdog = threading.Thread(target=self._watch, name="signoff-watchdog", daemon=True)
@@ -63,22 +64,24 @@ class Driver:
             self._work()
         except Overrun:
             pass  # hit between two jobs: the thread was given up anyway
+        finally:
+            self._given_up.discard(threading.current_thread())
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, overrun = item
             with self._lock:
-                self._job_no += 1
-                self._since, self._overrun, self._interrupted = time.monotonic(), overrun, False
+                self._since, self._overrun = time.monotonic(), overrun
             self._busy.set()
             try:
                 try:
                     job()
                 finally:
                     with self._lock:
-                        self._since = None
-                        gone = self._interrupted
-                        self._busy.clear()
+                        gone = self.interrupted
+                        if not gone:  # else they are the next thread's
+                            self._since = None
+                            self._busy.clear()
             except Overrun:
                 gone = True
             if gone:
@@ -90,14 +93,16 @@ class Driver:
             time.sleep(min(self._limit / 4, 0.25))
             line = None
             with self._lock:
-                if self._since is None or self._interrupted or time.monotonic() - self._since < self._limit:
+                if self._since is None or time.monotonic() - self._since < self._limit:
                     continue
                 ident = self._thread.ident
                 if ident is None:
                     continue
                 line = _line(sys._current_frames().get(ident))
-                self._interrupted = True
                 overrun = self._overrun
+                self._given_up.add(self._thread)
+                self._since = None
+                self._busy.clear()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Overrun))
             self._thread = self._new_thread()
             logger.warning("a handler computed past its limit", seconds=self._limit, line=line)
@@ -107,7 +112,7 @@ class Driver:
     @property
     def interrupted(self) -> bool:
         """For a job that goes on after all: whether it was given up meanwhile (its results must not be used)."""
-        return threading.current_thread() is not self._thread
+        return threading.current_thread() in self._given_up
 
 
 def _line(frame: FrameType | None) -> str:

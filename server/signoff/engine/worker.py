@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ logger = structlog.get_logger(__name__)
 
 CLAIM_BATCH = 200
 RECOVERY_EVERY = 2.0  # seconds between looks for lost workers
+LOCKED_PAUSE = 0.003  # seconds before rows that somebody had locked are looked at again
 RETRY_PAUSE = 0.2  # seconds before an advance that the store could not write is tried again
 
 
@@ -92,6 +93,8 @@ class Worker:
             asyncio.create_task(self._timer_loop(), name="signoff-timers"),
             asyncio.create_task(self._recovery_loop(), name="signoff-recovery"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(_never_silent)
         self.completions.start()
         self._claim_wanted.set()
 
@@ -202,6 +205,8 @@ class Worker:
                 self._claiming = False
             if claimed.more:
                 self._claim_wanted.set()
+            elif claimed.skipped:
+                self._call_later(LOCKED_PAUSE, self._claim_wanted.set)
             self._take(claimed)
             self.check_quiet()
 
@@ -660,15 +665,33 @@ class Worker:
             return
         while True:
             try:
-                lost = await self._maybe(self.liveness.lost())
+                if self.liveness.expelled:
+                    await self._begin_again()
+                lost = self.liveness.lost()
                 while lost and await self.store.write(recovery.take_over, lost, self.id):
                     pass
+                for worker_id in lost:
+                    self.liveness.settled(worker_id)
             except Exception:  # the store is away; lost workers are looked for when it is back
                 logger.exception("looking for lost workers failed")
             await asyncio.sleep(RECOVERY_EVERY)
 
-    async def _maybe(self, value: Any) -> Any:
-        return await value if isinstance(value, Awaitable) else value
+    async def _begin_again(self) -> None:
+        """Others took this worker for lost: its runs went on elsewhere, and it comes back as a new one."""
+        logger.warning("this worker was taken for lost; it begins again", worker=self.id)
+        for run in (*self.active.values(), *self._cache.values()):
+            self._forget(run)
+        self.active.clear()
+        self._cache.clear()
+        await self.liveness.stop()
+        self.id = await self.liveness.start()
+        self._known = await self.store.write(registration.register, self.id, self.registry)
+        self._claim_wanted.set()
+
+
+def _never_silent(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("a loop of the worker ended; restart the process", loop=task.get_name(), exc_info=error)
 
 
 def _finish(future: asyncio.Future[None]) -> None:
