@@ -25,6 +25,7 @@ from signoff import (
     Step,
     workflow,
 )
+from signoff.engine.pools import PoolLimits
 from signoff.runtime.handles import Run
 from signoff.runtime.subscription import Logged, RunChanged, StepChanged
 from signoff.store.errors import WorkerRefused
@@ -326,3 +327,16 @@ async def test_mutations_write_to_tables_of_the_author(engine: Engine) -> None:
     await engine.store.write(lambda tx: tx.conn.execute(sa.text("CREATE TABLE shop_note (what TEXT)")))
     assert await (await engine.enqueue(shop.note, "four")).result(timeout=SECONDS) == 4
     assert await (await engine.enqueue(shop.count)).result(timeout=SECONDS) == 1
+
+
+async def test_pools_are_declared_once_and_changed_live(database_url: str) -> None:
+    async with Engine(database_url, registry=shop.registry, pools={"printer": PoolLimits(max_parallel=2)}) as engine:
+        await engine.set_pool("printer", PoolLimits(max_parallel=0))
+        run = await engine.enqueue(shop.double.options(pool="printer"), 1)
+        with pytest.raises(TimeoutError):
+            await run.result(timeout=0.3)
+        await engine.set_pool("printer", PoolLimits(max_parallel=1))
+        assert await run.result(timeout=SECONDS) == 2
+    async with Engine(database_url, registry=shop.registry, pools={"printer": PoolLimits(max_parallel=5)}) as engine:
+        (pool,) = await engine.pools()
+        assert (pool.name, pool.limits.max_parallel) == ("printer", 1)
