@@ -193,8 +193,9 @@ class Storm:
                 )
 
     def _stop(self) -> None:
-        """Asked to, processes end by themselves."""
+        """Asked to, processes end by themselves (one that is still starting may simply die)."""
         for program in self.nodes:
+            self._until(program.is_ready, READY_LIMIT, f"the start of {program.name}")
             program.terminate()
         codes = {program.name: program.wait(STOP_LIMIT) for program in self.nodes}
         wrong = [f"{name} ended with {code} after SIGTERM" for name, code in codes.items() if code != 0]
