@@ -195,7 +195,13 @@ class CoroutineProgram:
         resolved: StepOptions | None = StepOptions.resolve(call, over, *levels)
         if resolved is not None and resolved.retry is not None and kind is not StepKind.ACTION:
             resolved = replace(resolved, retry=None)  # the engine repeats queries and mutations by itself (F1)
-        if codec.has_secret_args or codec.has_secret_result:
+        secret = codec.has_secret_args or codec.has_secret_result
+        if function is None and resolved is not None:  # the rest is for functions; a delay goes into the child's start
+            resolved = StepOptions(
+                name=resolved.name, unstable_args=resolved.unstable_args, sensitive=resolved.sensitive
+            )
+            secret = secret or cast("Workflow[Any, Any]", target).sensitive
+        if secret:
             resolved = replace(resolved or EMPTY, sensitive=True)
         if resolved == EMPTY:
             resolved = None

@@ -7,6 +7,7 @@ import random
 import uuid
 from asyncio import events as asyncio_events
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
@@ -19,7 +20,7 @@ from signoff.workflow.errors import InvalidInput, SignoffError
 from signoff.workflow.functions import closure_action
 from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import MAX_NAME, check_name
-from signoff.workflow.options import StepOptions
+from signoff.workflow.options import StartOptions, StepOptions
 from signoff.workflow.retry import Retry
 from signoff.workflow.selectors import Selector, selectors_to_json
 
@@ -115,7 +116,10 @@ class Step:
     ) -> StepCall[Any]:
         program = self._enter()
         detail = ChildDetail(
-            workflow.name, None if workflow.given is None else workflow.given.version, detached, _start(workflow)
+            workflow.name,
+            None if workflow.given is None else workflow.given.version,
+            detached,
+            _start(workflow, self._options),
         )
         options = program.options_for(workflow, StepKind.CHILD, self._options)
         name = workflow.name if options is None or options.name is None else options.name
@@ -434,9 +438,13 @@ def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     return cast("dict[str, Any]", as_plain(dict(facts), "facts="))
 
 
-def _start(workflow: Workflow[Any, Any]) -> dict[str, Any]:
-    """The start options of a child as plain JSON."""
+def _start(workflow: Workflow[Any, Any], over: StepOptions | None) -> dict[str, Any]:
+    """The start options of a child as plain JSON; `over`: those of its Step, of which the delay counts."""
     given = workflow.given
+    if over is not None and (over.run_at is not None or over.run_after is not None):
+        given = StartOptions(run_at=over.run_at, run_after=over.run_after) if given is None else given
+        if given.run_at is None and given.run_after is None:
+            given = replace(given, run_at=over.run_at, run_after=over.run_after)
     if given is None:
         return {}
     refused = [what for what in ("tenant", "requester", "session") if getattr(given, what) is not None]
