@@ -65,21 +65,29 @@ class LiveHub:
         self._everything = False
         self._wake = asyncio.Event()
         self._tenant_of: dict[Any, int | None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._unsubscribe: Any = None
 
     async def start(self) -> None:
         self._unsubscribe = self.backend.subscribe(self._notice)
-        self._task = asyncio.create_task(self._tell_all(), name="signoff-live")
+        self._tasks = [
+            asyncio.create_task(self._tell_all(), name="signoff-live"),
+            asyncio.create_task(self._end_streams(), name="signoff-live-end"),
+        ]
 
     async def stop(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
         self.shutdown.set()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _end_streams(self) -> None:
+        """A server that stops waits for its streams: they are woken to see it."""
+        await self.shutdown.wait()
+        for stream in list(self.streams.values()):
+            stream.wake.set()
 
     def _notice(self, notices: Sequence[Notice]) -> None:
         for notice in notices:

@@ -71,6 +71,11 @@ def relative(moment: datetime, now: datetime) -> str:
     return f"{first} ago" if seconds > 0 else f"in {first}"
 
 
+def coming(moment: datetime, now: datetime) -> str:
+    """`in 2 h`, or `now` for what is due already."""
+    return relative(moment, now) if (moment - now).total_seconds() >= 1 else "now"
+
+
 def exact(moment: datetime) -> str:
     """The whole moment with its zone, for titles."""
     moment = moment.astimezone(UTC)

@@ -123,7 +123,7 @@ def doing(run: Any, now: datetime) -> str:
     if run.ended_at is not None:
         return f"took {say.duration(run.ended_at - run.created_at)}"
     if run.status in ("sleeping", "queued") and run.next_wake_at is not None and run.next_wake_at > now:
-        return f"goes on {say.relative(run.next_wake_at, now)}"
+        return f"goes on {say.coming(run.next_wake_at, now)}"
     return f"for {say.duration(now - run.created_at)}"
 
 
@@ -153,9 +153,9 @@ def sentence(details: Any, now: datetime) -> str:
         case "sleeping":
             backoff = next((step for step in details.steps if step.state == "backoff"), None)
             if backoff is not None:
-                return f"Tries {backoff.name} again {say.relative(backoff.due_at, now)}"
+                return f"Tries {backoff.name} again {say.coming(backoff.due_at, now)}"
             if run.next_wake_at is not None:
-                return f"Sleeps, and goes on {say.relative(run.next_wake_at, now)}"
+                return f"Sleeps, and goes on {say.coming(run.next_wake_at, now)}"
             return "Sleeping"
         case "pausing":
             return "Pausing: what runs now is finished first"
@@ -194,7 +194,7 @@ def detail(details: Any, now: datetime) -> str:
     run = details.run
     if run.status == "waiting":
         due = [item.due_at for item in run.awaiting if item.due_at is not None and item.kind in ("ask", "event")]
-        return f"It gives up {say.relative(min(due), now)}." if due else ""
+        return f"It gives up {say.coming(min(due), now)}." if due else ""
     if run.error is not None and run.status == "canceled":
         actor = run.error.data.get("actor") if isinstance(run.error.data, dict) else None
         by = f" (by {say.person(actor)})" if actor else ""
