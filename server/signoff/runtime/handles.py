@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from pydantic_core import to_jsonable_python
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -126,10 +126,34 @@ class Run(Generic[R]):
 
     # -- events and answers
 
+    @overload
     async def send(
         self,
-        event: Event[T] | str,
-        value: T | Any = None,
+        event: Event[T],
+        value: T,
+        *,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        sender: str | None = None,
+        channel: str | None = None,
+        session: AsyncSession | None = None,
+    ) -> EventView: ...
+    @overload
+    async def send(
+        self,
+        event: str,
+        value: Any = None,
+        *,
+        id: str | None = None,
+        idempotency_key: str | None = None,
+        sender: str | None = None,
+        channel: str | None = None,
+        session: AsyncSession | None = None,
+    ) -> EventView: ...
+    async def send(
+        self,
+        event: Event[Any] | str,
+        value: Any = None,
         *,
         id: str | None = None,
         idempotency_key: str | None = None,
@@ -208,7 +232,11 @@ class Run(Generic[R]):
             session, events.create_event, self._scope, self.id, name, event_id=id, channel=channel
         )
 
-    async def decide(self, ask: Ask[T] | str, answer: T, *, by: str) -> Receipt:
+    @overload
+    async def decide(self, ask: Ask[T], answer: T, *, by: str) -> Receipt: ...
+    @overload
+    async def decide(self, ask: str, answer: Any, *, by: str) -> Receipt: ...
+    async def decide(self, ask: Ask[Any] | str, answer: Any, *, by: str) -> Receipt:
         """Answer the open question of this name as the person with the e-mail address `by`, who must be allowed to.
 
         Raises Refused, whose `reason` says why not, and NotFound when the run asks no such question.
