@@ -119,7 +119,8 @@ def tell_parent(tx: Tx, run: Row, kind: ResultKind, value: str | None, error: Er
         data = {"run": run.public_id, "error": told.to_json()}
         record_outcome(tx, parent, run.parent_no, OutcomeKind.FAILURE, error=ErrorInfo("RunFailed", told.message, data))
     else:
-        record_outcome(tx, parent, run.parent_no, OutcomeKind.CANCELED)
+        told = ErrorInfo("RunCanceled", f"run {run.public_id} was canceled", {"run": run.public_id})
+        record_outcome(tx, parent, run.parent_no, OutcomeKind.CANCELED, error=told)
 
 
 def cancel_open_children(tx: Tx, run_id: int, step_nos: Sequence[int] | None = None) -> None:

@@ -57,7 +57,7 @@ def entry_of(row: Row, texts: dict[str, str]) -> JournalEntry:
     value = texts.get(row.value, row.value) if row.value is not None else None
     kind = OutcomeKind(row.outcome_kind) if row.outcome_kind is not None else None
     error = None
-    if kind is OutcomeKind.FAILURE and value is not None:
+    if kind in (OutcomeKind.FAILURE, OutcomeKind.CANCELED) and value is not None:
         error, value = ErrorInfo.from_json(json.loads(value)), None
     return JournalEntry(
         no=row.no,

@@ -439,7 +439,7 @@ def _step_view(
 ) -> StepView:
     options = json.loads(step.options) if step.options else {}
     secret, pool = bool(options.get("sensitive")), options.get("pool")
-    failed = step.outcome_kind == OutcomeKind.FAILURE
+    failed = step.outcome_kind in (OutcomeKind.FAILURE, OutcomeKind.CANCELED)
     state = step_state(
         kind=step.kind,
         outcome_kind=step.outcome_kind,
