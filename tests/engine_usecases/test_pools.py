@@ -1,19 +1,28 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from signoff.engine import pools
-from signoff.engine.pools import Grant, PoolLimits
+from signoff.engine.pools import PoolLimits, Wanted
 from signoff.workflow.errors import InvalidInput, NotFound
 from tests.engine_usecases.support import Database, statements_of
 
 
+@dataclass(frozen=True)
+class Grant:
+    granted: bool
+    retry_in: float | None
+
+
 async def _acquire(db: Database, step_no: int, *, key: str | None = None, worker: int = 1) -> Grant:
-    return await db.store.write(pools.acquire, "mail", key, worker, 1, step_no)
+    wanted = Wanted(1, step_no, key)
+    result = await db.store.write(pools.acquire, "mail", [wanted], worker)
+    return Grant(wanted in result.places, result.retry_in)
 
 
 async def test_at_most_so_many_hold_a_slot(db: Database) -> None:
@@ -123,8 +132,22 @@ async def test_slots_of_lost_workers_are_given_out_again(db: Database) -> None:
 async def test_a_pool_without_limits_touches_no_row(db: Database) -> None:
     await db.store.write(pools.declare, "mail", PoolLimits())
 
-    statements, grant = await db.store.write(statements_of, pools.acquire, "mail", None, 1, 1, 0)
-    assert grant.granted
+    wanted = Wanted(1, 0)
+    statements, granted = await db.store.write(statements_of, pools.acquire, "mail", [wanted], 1)
+    assert granted.places == {wanted}
     assert all(statement.startswith("SELECT") and "FOR UPDATE" not in statement for statement in statements)
     assert await db.count("signoff_pool_slot") == 0
-    assert (await db.store.write(pools.acquire, "unknown", None, 1, 1, 0)).granted
+    assert (await db.store.write(pools.acquire, "unknown", [wanted], 1)).places == {wanted}
+
+
+async def test_many_ask_at_once_and_are_served_in_their_order(db: Database) -> None:
+    wanted = [Wanted(run, step, key) for run in (1, 2) for step, key in enumerate(("a", "b", "a", None))]
+    await db.store.write(pools.declare, "mail", PoolLimits(5, serial_keys=True))
+    first = await db.store.write(pools.acquire, "mail", wanted, 1)
+    assert first.places == {Wanted(1, 0, "a"), Wanted(1, 1, "b"), Wanted(1, 3), Wanted(2, 3)}
+    await db.store.write(pools.release, 1, 0)
+    second = await db.store.write(pools.acquire, "mail", [item for item in wanted if item not in first.places], 1)
+    assert second.places == {Wanted(1, 2, "a")}
+    await db.store.write(pools.change, "mail", PoolLimits(rate=(2, 10.0)))
+    third = await db.store.write(pools.acquire, "mail", [Wanted(3, no) for no in range(4)], 1)
+    assert (third.places, third.retry_in) == ({Wanted(3, 0), Wanted(3, 1)}, pytest.approx(5))

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import json
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
@@ -17,8 +17,11 @@ import structlog
 from signoff.engine import attempts, pools
 from signoff.engine.active import ActiveRun, OpenStep
 from signoff.engine.advance import Record
+from signoff.engine.lines import PoolLine
 from signoff.engine.outcomes import lock_run, record_due, record_outcome
 from signoff.engine.progress import Reporter
+from signoff.replay.messages import AskStep
+from signoff.store.clock import SystemClock
 from signoff.store.errors import StoreError
 from signoff.store.tx import Tx
 from signoff.workflow.attempt import Attempt, attempting
@@ -62,17 +65,27 @@ class Executor:
         self.store = worker.store
         self._replacements = replacements
         self._threads = ThreadPoolExecutor(worker.settings.max_sync_threads, thread_name_prefix="signoff-step")
-        self._pools: dict[str, asyncio.Event] = {}
+        self._lines: dict[str, PoolLine] = {}
+        self._jobs: dict[tuple[int, int], Future[Any]] = {}  # sync functions that have not returned
+        self._late: dict[tuple[int, int], asyncio.Task[None]] = {}  # ... after their attempt ended
         self._random = Random()
         self.reporter = Reporter(worker.store)
 
     def close(self) -> None:
+        for task in (*self._late.values(),):
+            task.cancel()
+        for line in self._lines.values():
+            line.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def pool_changed(self, name: str | int) -> None:
-        event = self._pools.get(str(name))
-        if event is not None:
-            event.set()
+        line = self._lines.get(str(name))
+        if line is not None:
+            line.changed.set()
+
+    def waiting(self, run_id: int) -> int:
+        """How many steps of a run wait for a pool that gives nothing out before something changes."""
+        return sum(line.count(run_id) for line in self._lines.values() if line.idle)
 
     async def attempt(self, run: ActiveRun, step: OpenStep) -> None:
         """One attempt of a step: ends with an outcome handed to the worker, or with the step backing off."""
@@ -89,9 +102,9 @@ class Executor:
             self._done(run, step, OutcomeKind.FAILURE, error=error)
             return
         pool = options.pool
-        if pool is not None and not await self._acquire(run, step, pool, options.pool_key):
-            return
         try:
+            if pool is not None:
+                await self._enter(run, step, pool, options.pool_key)
             if not step.started or (options.at_most_once and step.attempts):
                 step.started = True
                 step.due_at = None
@@ -103,7 +116,7 @@ class Executor:
                 await self._mutate(run, step, number)
                 return
             value = await self._call(run, step, number, options)
-            text = self._encode(step, value)
+            text = self.encode(run, ask, value)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if run.closing or task is None or task.cancelling():
@@ -116,7 +129,7 @@ class Executor:
             self._done(run, step, OutcomeKind.SUCCESS, text)
         finally:
             if pool is not None and not run.closing:
-                await asyncio.shield(self.store.write(pools.release, run.id, step.no))
+                await self._leave(run, step)
 
     def replacement(self, run: ActiveRun, name: str, ordinal: int, number: int) -> Replaced | None:
         """What a test put in the place of this attempt."""
@@ -142,6 +155,7 @@ class Executor:
         if step.kind is StepKind.QUERY:
             async with self.store.snapshot() as session:
                 return await fn.fn(session, *args, **kwargs)
+        key = (run.id, step.no)
         timeout = options.timeout
         if options.schedule_to_close is not None:
             left = options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
@@ -162,18 +176,29 @@ class Executor:
             on_progress=self.reporter.progress(run.id, step.no),
         )
         with attempting(attempt):
-            if timeout is None:
-                return await self._invoke(fn, args, kwargs)
+            if timeout is None or deadline is None:
+                return await self._invoke(key, fn, args, kwargs)
             scope = asyncio.timeout(timeout)
+            expiry: asyncio.Task[None] | None = None
             try:
                 async with scope:
-                    return await self._invoke(fn, args, kwargs)
+                    if not isinstance(self.store.clock, SystemClock):
+                        expiry = asyncio.create_task(self._expire(scope, deadline))
+                    return await self._invoke(key, fn, args, kwargs)
             except TimeoutError:
                 if scope.expired():
                     raise TimeoutError(f"attempt {number} of {step.name!r} timed out after {timeout:g} s") from None
                 raise
+            finally:
+                if expiry is not None:
+                    expiry.cancel()
 
-    async def _invoke(self, fn: Any, args: Any, kwargs: Any) -> Any:
+    async def _expire(self, scope: asyncio.Timeout, deadline: datetime) -> None:
+        """A clock that is moved by a test ends the attempt too."""
+        await self.store.clock.wait_until(deadline, asyncio.Event())
+        scope.reschedule(0)
+
+    async def _invoke(self, key: tuple[int, int], fn: Any, args: Any, kwargs: Any) -> Any:
         if fn.is_async:
             return await fn.fn(*args, **kwargs)
         context = contextvars.copy_context()
@@ -181,19 +206,21 @@ class Executor:
         def call() -> Any:
             return context.run(fn.fn, *args, **kwargs)
 
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        job = self._jobs[key] = self._threads.submit(call)
+        job.add_done_callback(lambda _: self._jobs.pop(key, None))
+        result = await asyncio.wrap_future(job)
         return await result if asyncio.iscoroutine(result) else result
 
-    def _encode(self, step: OpenStep, value: Any) -> str:
-        assert step.ask is not None
+    def encode(self, run: ActiveRun, ask: AskStep, value: Any) -> str:
+        """A function's result as JSON text, within the limit of the run's workflow."""
         try:
-            text: str = step.ask.fn.codec.encode_result(value)
+            text: str = ask.fn.codec.encode_result(value)
         except SignoffError as error:
-            raise NonRetryable(f"the result of {step.name!r} cannot be stored: {error}") from error
-        limit = self.worker.settings.max_value_bytes
+            raise NonRetryable(f"the result of {ask.name!r} cannot be stored: {error}") from error
+        limit = self.worker.value_limit(run)
         if len(text) > limit // 4 and len(text.encode()) > limit:
             raise _TooLarge(
-                f"the result of {step.name!r} has {len(text.encode())} bytes, more than the limit of {limit}"
+                f"the result of {ask.name!r} has {len(text.encode())} bytes, more than the limit of {limit}"
             )
         return text
 
@@ -263,7 +290,7 @@ class Executor:
                 async with self.store.session() as session:
                     value = await fn.fn(session, *args, **kwargs)
                     await session.flush()
-                    text = self._encode(step, value)
+                    text = self.encode(run, ask, value)
                     if not turn:
                         await self.worker.turn(run)
                         turn = True
@@ -292,18 +319,32 @@ class Executor:
 
     # -- pools
 
-    async def _acquire(self, run: ActiveRun, step: OpenStep, pool: str, key: str | None) -> bool:
-        """Wait for a slot. False if the step is not wanted any more."""
-        while True:
-            event = self._pools.setdefault(pool, asyncio.Event())
-            event.clear()
-            result = await self.store.write(pools.acquire, pool, key, self.worker.id, run.id, step.no)
-            if result.granted:
-                return True
-            until = None if result.retry_in is None else self.store.clock.now() + timedelta(seconds=result.retry_in)
-            await self.store.clock.wait_until(until, event)
-            if step.no not in run.open:
-                return False
+    async def _enter(self, run: ActiveRun, step: OpenStep, pool: str, key: str | None) -> None:
+        """Wait for a slot, and for the thread of an earlier attempt, which still has it."""
+        late = self._late.get((run.id, step.no))
+        if late is not None:
+            await asyncio.wait({late})
+        line = self._lines.get(pool)
+        if line is None:
+            line = self._lines[pool] = PoolLine(
+                self.store, pool, lambda: self.worker.id, lambda: self.worker.check_quiet()
+            )
+        await line.enter(pools.Wanted(run.id, step.no, key))
+
+    async def _leave(self, run: ActiveRun, step: OpenStep) -> None:
+        """Give the slot back, but not before a sync function that timed out has returned."""
+        key = (run.id, step.no)
+        job = self._jobs.pop(key, None)
+        if job is None or job.done():
+            await asyncio.shield(self.store.write(pools.release, *key))
+            return
+
+        async def later() -> None:
+            await asyncio.wait({asyncio.wrap_future(job)})
+            await self.store.write(pools.release, *key)
+
+        task = self._late[key] = asyncio.create_task(later(), name="signoff-late-slot")
+        task.add_done_callback(lambda _: self._late.pop(key, None))
 
 
 class _TooLarge(LimitExceeded):

@@ -65,14 +65,20 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """`retry_in`: seconds after which to ask again; None: when the pool sends a notice."""
+class Wanted:
+    """A place that a step asks for."""
 
-    granted: bool
+    run_id: int
+    step_no: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """`retry_in`: seconds after which to ask again for the rest; None: when the pool sends a notice."""
+
+    places: frozenset[Wanted]
     retry_in: float | None = None
-
-
-GRANTED = Grant(True)
 
 
 def declare(tx: Tx, name: str, limits: PoolLimits) -> PoolLimits | None:
@@ -101,32 +107,51 @@ def change(tx: Tx, name: str, limits: PoolLimits) -> None:
     tx.notify("pool", name)
 
 
-def acquire(tx: Tx, pool: str, key: str | None, worker_id: int, run_id: int, step_no: int) -> Grant:
-    """Takes a slot for one attempt. A step that has its slot already keeps it."""
+def acquire(tx: Tx, pool: str, wanted: Sequence[Wanted], worker_id: int) -> Granted:
+    """Takes slots for attempts, in the order given. A step that has its slot already keeps it."""
     select = sa.select(P).where(P.c.name == pool)
     row = tx.conn.execute(select).one_or_none()
-    if row is None or not _limits(row, key):
-        return GRANTED
+    free = frozenset(item for item in wanted if row is None or not _limits(row, item.key))
+    if row is None or len(free) == len(wanted):
+        return Granted(free)
     row = tx.conn.execute(select.with_for_update()).one()
-    held = tx.conn.execute(
-        sa.update(SLOT).where(SLOT.c.run_id == run_id, SLOT.c.step_no == step_no).values(worker_id=worker_id)
-    )
-    if held.rowcount:
-        return GRANTED
-    taken = sa.select(sa.func.count()).select_from(SLOT).where(SLOT.c.pool == pool)
-    if row.max_parallel is not None and tx.conn.execute(taken).scalar_one() >= row.max_parallel:
-        return Grant(False)
-    if row.serial_keys and key is not None and tx.conn.execute(taken.where(SLOT.c.key == key)).scalar_one():
-        return Grant(False)
+    held = {(slot.run_id, slot.step_no): slot for slot in tx.conn.execute(sa.select(SLOT).where(SLOT.c.pool == pool))}
+    left = len(wanted) if row.max_parallel is None else row.max_parallel - len(held)
+    keys = {slot.key for slot in held.values()} if row.serial_keys else set()
+    bucket = Bucket(float(row.rate or 0) if row.tokens is None else row.tokens, row.tokens_at or tx.now)
+    wait: float | None = None
+    taken: list[Wanted] = []
+    kept: list[Wanted] = []
+    for item in wanted:
+        if item in free:
+            continue
+        if (item.run_id, item.step_no) in held:
+            kept.append(item)
+            continue
+        if left <= 0 or (item.key is not None and item.key in keys):
+            continue
+        if row.rate is not None:
+            bucket, seconds = bucket.take(tx.now, row.rate, row.per)
+            if seconds:
+                wait = seconds
+                break
+        left -= 1
+        taken.append(item)
+        if row.serial_keys:
+            keys.add(item.key)
     if row.rate is not None:
-        bucket = Bucket(float(row.rate) if row.tokens is None else row.tokens, row.tokens_at or tx.now)
-        bucket, wait = bucket.take(tx.now, row.rate, row.per)
         tx.conn.execute(sa.update(P).where(P.c.name == pool).values(tokens=bucket.tokens, tokens_at=bucket.at))
-        if wait:
-            return Grant(False, wait)
-    slot = {"run_id": run_id, "step_no": step_no, "pool": pool, "key": key, "worker_id": worker_id, "since": tx.now}
-    tx.conn.execute(sa.insert(SLOT).values(**slot))
-    return GRANTED
+    for item in kept:
+        mine = (SLOT.c.run_id == item.run_id, SLOT.c.step_no == item.step_no)
+        tx.conn.execute(sa.update(SLOT).where(*mine).values(worker_id=worker_id))
+    if taken:
+        slots = [
+            {"run_id": item.run_id, "step_no": item.step_no, "key": item.key, "pool": pool, "worker_id": worker_id,
+             "since": tx.now}
+            for item in taken
+        ]  # fmt: skip
+        tx.conn.execute(sa.insert(SLOT), slots)
+    return Granted(free.union(taken, kept), wait)
 
 
 def release(tx: Tx, run_id: int, step_no: int) -> None:

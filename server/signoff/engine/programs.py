@@ -32,6 +32,12 @@ class Known:
     code_hash: str
     definition: Any  # Workflow or StepFunction
 
+    @property
+    def max_value_bytes(self) -> int | None:
+        """As its workflow says; None: as the engine's settings say."""
+        limit: int | None = self.definition.settings.max_value_bytes if self.kind == "workflow" else None
+        return limit
+
 
 def seed_of(public_id: str, seeds: dict[int, str], generation: int) -> str:
     """The seed of `step.random` in a generation; the first one's needs no row."""

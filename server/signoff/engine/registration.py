@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from signoff.engine import pools
 from signoff.engine.definitions import NewDefinition, register_definitions
 from signoff.engine.outcomes import R
 from signoff.engine.programs import Known
@@ -49,7 +50,8 @@ def register(tx: Tx, worker_id: int, registry: Registry) -> dict[int, Known]:
 
 
 def unregister(tx: Tx, worker_id: int) -> None:
-    """The worker ends in order."""
+    """The worker ends in order; its slots in pools are free again."""
+    pools.free_slots(tx, [worker_id])
     tx.conn.execute(sa.delete(WD).where(WD.c.worker_id == worker_id))
     tx.conn.execute(sa.update(W).where(W.c.id == worker_id).values(lost_at=tx.now))
 

@@ -49,12 +49,12 @@ async def _inline(worker: Worker, run: ActiveRun, session: AuthorSession, new: N
         if replaced is not None:
             if replaced.error is not None or replaced.timeout:
                 raise replaced.error or TimeoutError(f"{ask.name!r} timed out")
-            return Record(new.no, OutcomeKind.SUCCESS, now, ask.fn.codec.encode_result(replaced.value))
+            return Record(new.no, OutcomeKind.SUCCESS, now, worker.executor.encode(run, ask, replaced.value))
         args, kwargs = ask.fn.codec.decode_call(ask.args)
         async with session.begin_nested() as savepoint:
             value = await ask.fn.fn(session, *args, **kwargs)
             await session.flush()
-            text = ask.fn.codec.encode_result(value)
+            text = worker.executor.encode(run, ask, value)
             if ask.kind is StepKind.QUERY:
                 await savepoint.rollback()  # a query only reads
     except Exception as error:  # an author's function: whatever it raises is the step's end

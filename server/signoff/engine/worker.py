@@ -163,7 +163,14 @@ class Worker:
             return False
         if self._timers and self._timers[0][0] <= now:
             return False
-        return all(not run.busy and not run.pending and not run.tasks for run in self.active.values())
+        return all(
+            not run.busy and not run.pending and len(run.tasks) == self.executor.waiting(run.id)
+            for run in self.active.values()
+        )
+
+    def value_limit(self, run: ActiveRun) -> int:
+        """Of one value of the run, in bytes."""
+        return self._known[run.definition_id].max_value_bytes or self.settings.max_value_bytes
 
     def check_quiet(self) -> None:
         if self._quiet_waiters and self._is_quiet():
