@@ -208,7 +208,12 @@ class PostgresDialect(Dialect):
         self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
     ) -> None:
         if rows:
-            _pg_run(tx, _pg_update(table, tuple(keys), tuple(columns)), rows, always_arrays=True)
+            keys, columns = tuple(keys), tuple(columns)
+            if len(rows) == 1:
+                row = tuple(rows[0])
+                tx.execute_raw(_pg_update_one(table, keys, columns), row[len(keys) :] + row[: len(keys)])
+            else:
+                _pg_run(tx, _pg_update(table, keys, columns), rows)
 
     def insert_returning(
         self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row], returning: Sequence[str]
@@ -231,8 +236,8 @@ _PG: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAl
 _PG_QUOTE = _PG.identifier_preparer.quote
 
 
-def _pg_run(tx: Tx, sql: str, rows: Sequence[Row], *, always_arrays: bool = False) -> None:
-    single = len(rows) == 1 and not always_arrays
+def _pg_run(tx: Tx, sql: str, rows: Sequence[Row]) -> None:
+    single = len(rows) == 1
     tx.execute_raw(sql, tuple(rows[0]) if single else [list(column) for column in zip(*rows, strict=True)])
 
 
@@ -254,6 +259,13 @@ def _pg_insert(table: sa.Table, columns: tuple[str, ...], single: bool) -> str:
     if single:
         return f"{into} VALUES ({', '.join(['%s'] * len(columns))})"
     return f"{into} SELECT * FROM unnest({_pg_arrays(table, columns)})"
+
+
+@lru_cache(maxsize=256)
+def _pg_update_one(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    sets = ", ".join(f"{_PG_QUOTE(name)} = %s" for name in columns)
+    where = " AND ".join(f"{_PG_QUOTE(name)} = %s" for name in keys)
+    return f"UPDATE {table.name} SET {sets} WHERE {where}"
 
 
 @lru_cache(maxsize=256)

@@ -71,6 +71,11 @@ def payloads(origin: str, notices: Sequence[Notice]) -> list[str]:
     return texts
 
 
+# The group commit finds every row by a key that it was given in an array. The planner does not know how few there are and,
+# before its first statistics, would rather read the whole table.
+_BY_KEY = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+
+
 class PostgresLink:
     """The group commit's connection, made again when it was lost."""
 
@@ -84,6 +89,8 @@ class PostgresLink:
     def begin(self) -> sa.Connection:
         if self._conn is None:
             self._conn = self._backend.direct_engine.connect()
+            self._conn.exec_driver_sql(_BY_KEY)
+            self._conn.commit()
         self._conn.begin()
         return self._conn
 
