@@ -27,9 +27,10 @@ from signoff.testing import TestEngine
 from tests.cli.support import free_port, serving
 
 
-@pytest_asyncio.fixture
-async def shop(tmp_path: Path) -> AsyncIterator[TestEngine]:
-    async with TestEngine(workflows=ALL) as shop:
+@pytest_asyncio.fixture(params=["memory", "postgresql"])
+async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestEngine]:
+    database = None if request.param == "memory" else request.getfixturevalue("postgres_url")
+    async with TestEngine(workflows=ALL, database=database) as shop:
         await ensure_people(shop, tmp_path / "passwords")
         for slow, value in (
             (reserve_money, "reserved"),
