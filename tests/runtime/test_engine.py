@@ -317,6 +317,10 @@ async def test_ids_of_another_tenant_are_not_found(engine: Engine) -> None:
     await engine.store.write(ensure_tenant, "other")
     foreign = await engine.start(shop.double_it.options(tenant="other"), 1)
     assert await foreign.result(timeout=SECONDS) == 2
+    (many,) = await engine.start_many([shop.double_it.options(tenant="other").call(2)])
+    assert isinstance(many, Run)
+    assert await many.result(timeout=SECONDS) == 4
+    assert (await many.status()).tenant == "other"
     with pytest.raises(NotFound):
         await engine.run(foreign.id).status()
     with pytest.raises(NotFound):

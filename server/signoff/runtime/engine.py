@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, overload
 
@@ -165,7 +166,9 @@ class Engine:
                 prepared.append((index, *await self._spec(call)))
             except SignoffError as error:
                 results[index] = Refusal.of(index, error)
-        started = await self.write(session, starting.start_many, self.scope(), [spec for _, _, spec in prepared])
+        # the items may belong to several tenants
+        given = [replace(spec, tenant_id=scope.tenant_id) for _, scope, spec in prepared]
+        started = await self.write(session, starting.start_many, Scope.system, given)
         for (index, scope, _), result in zip(prepared, started, strict=True):
             if isinstance(result, Refusal):
                 results[index] = Refusal.of(index, result.error)
