@@ -59,7 +59,7 @@ class Builder:
         self.hash: str | None = run.row.blocked_hash
 
     def build(self, records: Sequence[Record], make: Callable[[], Replayer]) -> None:
-        """Feed the records. Afterwards either `inline` has steps to execute in the same transaction, or call `done()`."""
+        """Feed the records. Afterwards `inline` has steps to execute in the same transaction, or call `done()`."""
         run = self.run
         try:
             if run.state != RunState.FINAL and not run.drains and run.replayer is None and not self._canceled_blocked():
@@ -401,7 +401,7 @@ class Builder:
             self.finish = Finish(ResultKind.FAILED, error=error)
 
     def _activity(self, executing: bool) -> str:
-        if executing or self.run.tasks:
+        if executing or any(no in self.run.open for no in self.run.tasks):  # others end with this advance
             return Activity.RUNNING.value
         if any(
             step.kind in WAITING or (step.options.get("pool") and step.due_at is None)
