@@ -1,7 +1,7 @@
 """One advance: what driving a run brought, written in one transaction, many runs to a commit.
 
-A batch holds only guarded statements: it locks its run rows in id order, compares the fence and leaves out what does not
-match. Nothing in it may fail for one run's sake.
+A batch holds only guarded statements: it locks its run rows in id order, compares the fence and leaves out what does
+not match. Nothing in it may fail for one run's sake.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class Applied:
 
 
 RUN_COLUMNS = (
-    "state", "outcome_no", "outcome_at", "driven_no", "next_no", "activity", "wake_at", "ready", "worker_id", "code_hash",
-    "started_at", "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash", "requested",
-    "journal_bytes",
+    "state", "outcome_no", "outcome_at", "driven_no", "next_no", "activity", "wake_at", "ready", "worker_id",
+    "code_hash", "started_at", "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash",
+    "requested", "journal_bytes",
 )  # fmt: skip
 
 STEP_COLUMNS = (

@@ -9,8 +9,9 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from signoff.engine.journal import Loaded, News, load, load_news
-from signoff.engine.outcomes import R, Row
+from signoff.engine.outcomes import R, Row, S
 from signoff.store.tx import Tx
+from signoff.workflow.kinds import RunState
 
 
 @dataclass(slots=True)
@@ -34,8 +35,8 @@ def claim(
     """Take up to `limit` runs that need a worker.
 
     `known`: run id -> (generation, last outcome) of runs whose program is in memory; of these only news are loaded.
-    `held`: those of them that this worker holds already. On SQLite the file's one worker owns every run, so taking writes
-    nothing; on PostgreSQL it writes owner and epoch.
+    `held`: those of them that this worker holds already. On SQLite the file's one worker owns every run, so taking
+    writes nothing; on PostgreSQL it writes owner and epoch.
     """
     claimed = Claimed()
     mine = R.c.definition_id.in_(definitions)
@@ -106,19 +107,21 @@ def _take(tx: Tx, ids: sa.Select[tuple[int]], worker_id: int) -> Sequence[Row]:
     ).all()
 
 
-def release(tx: Tx, runs: Sequence[tuple[int, int]], *, lost: bool = True) -> None:
-    """Hand runs (id, epoch) back: another worker takes them at once. Steps that ran count as lost attempts."""
-    from signoff.engine.recovery import count_lost
+def release(tx: Tx, runs: Sequence[tuple[int, int, Sequence[int]]]) -> None:
+    """Hand runs (id, epoch, steps that were under way) back: another worker takes them at once.
 
-    ids = [
-        run_id
-        for run_id, epoch in runs
-        if tx.conn.execute(
+    The attempts of these steps count as lost.
+    """
+    for run_id, epoch, steps in runs:
+        handed = tx.conn.execute(
             sa.update(R)
-            .where(R.c.id == run_id, R.c.epoch == epoch, R.c.state != "final")
+            .where(R.c.id == run_id, R.c.epoch == epoch, R.c.state != RunState.FINAL.value)
             .values(worker_id=None, ready=0)
-        ).rowcount
-    ]
-    if lost and ids:
-        count_lost(tx, ids)
+        )
+        if handed.rowcount and steps:
+            tx.conn.execute(
+                sa.update(S)
+                .where(S.c.run_id == run_id, S.c.no.in_(steps), S.c.outcome_no.is_(None), S.c.started.is_(True))
+                .values(lost=S.c.lost + 1)
+            )
     tx.notify("ready")

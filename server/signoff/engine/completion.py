@@ -122,7 +122,7 @@ async def complete_inside(worker: Worker, session: AuthorSession, run_id: int, g
         if error.transient:
             raise
         await _problem(worker, session, run_id, generation, completed, error)
-    except Exception as error:  # an author's function: the run keeps its result
+    except Exception as error:  # noqa: BLE001  # an author's function: the run keeps its result
         await _problem(worker, session, run_id, generation, completed, error)
     else:
         await session.run(record_done, run_id, generation)

@@ -23,7 +23,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 class Overrun(Interrupted):
-    """Raised inside a handler that computed past its limit. Not an Exception: handlers must not catch it by accident."""
+    """Raised inside a handler that computed past its limit. No Exception: handlers must not catch it by accident."""
 
 
 class Driver:
@@ -46,7 +46,7 @@ class Driver:
         self._watchdog.start()
 
     def submit(self, job: Callable[[], None], overrun: Callable[[str], None]) -> None:
-        """Run `job` on the driver thread; if it takes too long it is interrupted and `overrun(line)` is called instead."""
+        """Run `job` on the driver thread; one that takes too long is interrupted and `overrun(line)` called instead."""
         self._jobs.put((job, overrun))
 
     def stop(self) -> None:

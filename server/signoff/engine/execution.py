@@ -123,7 +123,7 @@ class Executor:
                 raise
             error = ErrorInfo("CancelledError", f"{step.name!r} canceled itself")
             self._done(run, step, OutcomeKind.FAILURE, error=error)
-        except Exception as error:  # an author's function: whatever it raises is the attempt's end
+        except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the attempt's end
             await self._failed(run, step, options, number, started_at, error)
         else:
             self._done(run, step, OutcomeKind.SUCCESS, text)

@@ -29,8 +29,8 @@ _PARENT = sa.select(R.c.parent_id).where(R.c.id == sa.bindparam("run_id"))
 def lock_run(tx: Tx, run_id: int, *, with_parent: bool = False) -> Row | None:
     """The run's row, locked until the transaction ends; None if there is no such run.
 
-    `with_parent` locks the waiting parent first (locks are taken by id, and a parent is older than its child): needed by
-    everything that may end the run.
+    `with_parent` locks the waiting parent first (locks are taken by id, and a parent is older than its child): needed
+    by everything that may end the run.
     """
     if with_parent:
         parent = tx.conn.execute(_PARENT, {"run_id": run_id}).scalar()
@@ -78,8 +78,8 @@ def record_outcome(
 ) -> Row | None:
     """Records the outcome of an open step of the locked `run` and wakes the run (`wake=False`: its worker knows).
 
-    Returns the run's new row, or None if the step has its outcome already (nothing is changed then). `at` (default: now) is
-    moved up to the run's last outcome if it lies before it.
+    Returns the run's new row, or None if the step has its outcome already (nothing is changed then). `at` (default:
+    now) is moved up to the run's last outcome if it lies before it.
     """
     number = run.outcome_no + 1
     moment = max(at or tx.now, run.outcome_at or run.created_at)

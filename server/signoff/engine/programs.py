@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from signoff.engine.active import ActiveRun
 from signoff.engine.settings import EngineSettings
@@ -109,6 +109,13 @@ def make_replayer(run: ActiveRun, known: Known, registry: Registry, settings: En
     )
 
 
+# an attempt of a canceled step may have done its work all the same
+_TOLD: dict[OutcomeKind | None, Literal["success", "failure", "unknown"]] = {
+    OutcomeKind.SUCCESS: "success",
+    OutcomeKind.FAILURE: "failure",
+}
+
+
 def compensation_plan(run: ActiveRun, registry: Registry, first: int) -> list[Compensate]:
     """What is to be undone, newest first: started steps that have a compensation, whatever came of them."""
     assert run.ending is not None
@@ -120,17 +127,10 @@ def compensation_plan(run: ActiveRun, registry: Registry, first: int) -> list[Co
         if fn is None:
             raise NotFound(f"compensation {item.fn!r} of step {item.no} is not registered here", run=run.public_id)
         result = json.loads(item.value) if item.outcome is OutcomeKind.SUCCESS and item.value is not None else None
-        told = Compensation(
-            args=json.loads(item.args) if item.args else {},
-            outcome=item.outcome.value
-            if item.outcome is not None and item.outcome is not OutcomeKind.CANCELED
-            else "unknown",
-            result=result,
-            cause=str(run.ending["cause"]),
-        )
-        plan.append(
-            Compensate(fn=fn, args=fn.codec.encode_call((told,), {}), name=fn.name, on_error=item.on_error or "stop")
-        )
+        args = json.loads(item.args) if item.args else {}
+        told = Compensation(args, _TOLD.get(item.outcome, "unknown"), result, run.ending["cause"])
+        on_error: Literal["stop", "continue"] = "continue" if item.on_error == "continue" else "stop"
+        plan.append(Compensate(fn=fn, args=fn.codec.encode_call((told,), {}), name=fn.name, on_error=on_error))
     return plan
 
 

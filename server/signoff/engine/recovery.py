@@ -21,9 +21,11 @@ BATCH = 1_000
 def take_over(tx: Tx, worker_ids: Sequence[int] | None, own_id: int) -> int:
     """Frees runs and pool slots of lost workers (None: of every worker but `own_id`); returns how many runs there were.
 
-    Runs are freed in batches of `BATCH`: call again until it returns 0. The epoch rises, so that a lost worker that comes
-    back cannot write.
+    Runs are freed in batches of `BATCH`: call again until it returns 0. The epoch rises, so that a lost worker that
+    comes back cannot write.
     """
+    dead = W.c.id.in_(worker_ids) if worker_ids is not None else W.c.id != own_id
+    tx.conn.execute(sa.update(W).where(dead, W.c.lost_at.is_(None)).values(lost_at=tx.now))
     theirs = R.c.worker_id.in_(worker_ids) if worker_ids is not None else R.c.worker_id != own_id
     ids = list(
         tx.conn.execute(
@@ -39,8 +41,6 @@ def take_over(tx: Tx, worker_ids: Sequence[int] | None, own_id: int) -> int:
         pools = tx.conn.execute(sa.delete(SLOT).where(gone).returning(SLOT.c.pool)).scalars().all()
         for pool in set(pools):
             tx.notify("pool", pool)
-        dead = W.c.id.in_(worker_ids) if worker_ids is not None else W.c.id != own_id
-        tx.conn.execute(sa.update(W).where(dead, W.c.lost_at.is_(None)).values(lost_at=tx.now))
     return len(ids)
 
 

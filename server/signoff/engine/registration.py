@@ -23,8 +23,7 @@ def register(tx: Tx, worker_id: int, registry: Registry) -> dict[int, Known]:
     for workflow in registry.workflows():
         new = NewDefinition(workflow.name, workflow.version, "workflow", workflow.settings.to_json())
         found.append((new, workflow.code_hash, workflow))
-    for fn in registry.functions():
-        found.append((NewDefinition(fn.name, 0, "function"), _hash(fn), fn))
+    found += [(NewDefinition(fn.name, 0, "function"), _hash(fn), fn) for fn in registry.functions()]
     ids = register_definitions(tx, [new for new, _, _ in found])
     known = {}
     for new, code_hash, definition in found:

@@ -57,6 +57,6 @@ async def _inline(worker: Worker, run: ActiveRun, session: AuthorSession, new: N
             text = worker.executor.encode(run, ask, value)
             if ask.kind is StepKind.QUERY:
                 await savepoint.rollback()  # a query only reads
-    except Exception as error:  # an author's function: whatever it raises is the step's end
+    except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the step's end
         return Record(new.no, OutcomeKind.FAILURE, now, error=error_info(error))
     return Record(new.no, OutcomeKind.SUCCESS, now, text)

@@ -75,6 +75,7 @@ class Worker:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._quiet_waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, int] = {}
+        self._advanced = asyncio.Event()  # set whenever an advance was committed or refused
 
     # -- life
 
@@ -84,8 +85,7 @@ class Worker:
         self._driver = Driver(self.settings.handler_limit)
         self.id = await self.liveness.start()
         if self.store.dialect.name == "sqlite":
-            while await self.store.write(recovery.take_over, None, self.id):
-                pass
+            await self._take_over(None)
         self._known = await self.store.write(registration.register, self.id, self.registry)
         self._unsubscribe = self.store.subscribe(self._heard)
         self._tasks = [
@@ -120,8 +120,9 @@ class Worker:
         while (running := self._running()) and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         while any(run.busy for run in self.active.values()):
-            await asyncio.sleep(0.005)  # an advance under way is committed or refused within moments
-        held = [(run.id, run.epoch) for run in self.active.values()]
+            self._advanced.clear()
+            await self._advanced.wait()
+        held = [(run.id, run.epoch, list(run.tasks)) for run in self.active.values()]
         for run in self.active.values():
             run.closing = True
             for attempt in run.tasks.values():
@@ -360,7 +361,7 @@ class Worker:
                 call()
             except Overrun:
                 raise
-            except Exception as error:  # handed to the awaiting side
+            except Exception as error:  # noqa: BLE001  # handed to the awaiting side
                 self._post(_fail, done, error)
             else:
                 self._post(_finish, done)
@@ -394,6 +395,7 @@ class Worker:
 
     def _committed(self, run: ActiveRun, advance: Advance | None, result: Applied | BaseException) -> None:
         run.busy = False
+        self._advanced.set()
         if run.closing and self.stopping:
             return
         if isinstance(result, BaseException) or advance is None:
@@ -507,6 +509,7 @@ class Worker:
 
     def turn_over(self, run: ActiveRun) -> None:
         run.busy = False
+        self._advanced.set()
         if run.turn_waiters:
             self.pump(run)
 
@@ -675,13 +678,17 @@ class Worker:
                 if self.liveness.expelled:
                     await self._begin_again()
                 lost = self.liveness.lost()
-                while lost and await self.store.write(recovery.take_over, lost, self.id):
-                    pass
+                if lost:
+                    await self._take_over(lost)
                 for worker_id in lost:
                     self.liveness.settled(worker_id)
             except Exception:  # the store is away; lost workers are looked for when it is back
                 logger.exception("looking for lost workers failed")
             await asyncio.sleep(RECOVERY_EVERY)
+
+    async def _take_over(self, worker_ids: Sequence[int] | None) -> None:
+        while await self.store.write(recovery.take_over, worker_ids, self.id):
+            pass
 
     async def _begin_again(self) -> None:
         """Others took this worker for lost: its runs went on elsewhere, and it comes back as a new one."""
