@@ -67,7 +67,7 @@ async def test_a_run_shows_what_it_waits_for(db: Database) -> None:
             sa.text("UPDATE signoff_step SET child_id = :child WHERE run_id = :run AND no = :no"),
             {"child": child.run_id, "run": run.run_id, "no": child_no},
         )
-        assert pools.acquire(tx, "mail", None, 1, run.run_id, runs).granted
+        assert pools.acquire(tx, "mail", [pools.Wanted(run.run_id, runs)], 1).places
 
     await db.store.write(fill)
     view = await db.view(run)

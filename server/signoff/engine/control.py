@@ -11,7 +11,7 @@ from signoff.engine import limits
 from signoff.engine.ending import finalize
 from signoff.engine.lookup import find_locked
 from signoff.engine.outcomes import R, Row, S, lock_run, record_due, record_outcome
-from signoff.engine.status import Status, status_of
+from signoff.engine.status import CODELESS, Status, status_of
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict
@@ -81,10 +81,13 @@ def resume(tx: Tx, scope: Scope, run: str, *, children: bool = False) -> Status:
 def _cancel(tx: Tx, row: Row, reason: str | None, actor: str | None, compensate: bool, grace: float) -> Row:
     if row.state == RunState.FINAL or row.requested == Requested.CANCEL or row.ending is not None:
         return row
+    blocked = row.blocked_reason is not None or (
+        row.worker_id is None and tx.conn.execute(sa.select(CODELESS).where(R.c.id == row.id)).scalar_one()
+    )
     # its compensations need a worker that has the code
-    undo = compensate and row.blocked_reason is not None and _has_compensations(tx, row.id)
+    undo = compensate and blocked and _has_compensations(tx, row.id)
     fresh = row.next_no == 0 and row.state == RunState.QUEUED
-    if fresh or (row.blocked_reason is not None and not undo):
+    if fresh or (blocked and not undo):
         error = ErrorInfo("RunCanceled", reason or "canceled", {"actor": actor} if actor else None)
         return finalize(tx, row, ResultKind.CANCELED, error=error)
     row = record_due(tx, row)

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from signoff.engine.outcomes import R, Row
+from signoff.engine.recovery import WD, W
 from signoff.workflow.kinds import Activity, Requested, RunState
 
 
@@ -61,15 +62,24 @@ def shown_status(
 
 
 def status_of(row: Row) -> Status:
+    """Of a run's row; where it was selected with `codeless`, a run that no live worker has the code of is blocked."""
     return shown_status(
         state=row.state,
         result_kind=row.result_kind,
         requested=row.requested,
         activity=row.activity,
-        blocked=row.blocked_reason is not None,
+        blocked=row.blocked_reason is not None or bool(getattr(row, "codeless", False)),
         ending=row.ending,
     )
 
+
+_live = sa.select(W.c.id).where(W.c.lost_at.is_(None))
+# Workers run, but none that has the run's workflow and version. Not while no worker runs at all: then nothing is known.
+CODELESS = sa.and_(
+    R.c.state != sa.literal_column("'final'"),
+    R.c.definition_id.not_in(sa.select(WD.c.definition_id).where(WD.c.worker_id.in_(_live))),
+    sa.exists(_live),
+)
 
 # Literals, not parameters: only then does SQLite use the partial index of open runs.
 OPEN = R.c.state != sa.literal_column("'final'")
@@ -79,7 +89,8 @@ def status_clause(status: Status) -> sa.ColumnElement[bool]:
     """The condition that holds for exactly the rows whose `status_of` is `status`."""
     if status in FINAL_STATUSES:
         return sa.and_(R.c.state == "final", R.c.result_kind == status.value)
-    ends, cancels, blocks = R.c.ending.is_not(None), R.c.requested == "cancel", R.c.blocked_reason.is_not(None)
+    ends, cancels = R.c.ending.is_not(None), R.c.requested == "cancel"
+    blocks = sa.or_(R.c.blocked_reason.is_not(None), CODELESS)
     children = R.c.ending.contains(_CHILDREN_PHASE, autoescape=True)
     pauses = sa.and_(R.c.ending.is_(None), ~blocks, R.c.requested == "pause")
     attempt = sa.and_(R.c.state == "active", R.c.activity.is_not(None), R.c.activity == "running")

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from signoff.engine.definitions import D
 from signoff.engine.lookup import find_run, in_scope
 from signoff.engine.outcomes import R, Row, S
-from signoff.engine.status import OPEN, Status, status_clause, status_of
+from signoff.engine.status import CODELESS, OPEN, Status, status_clause, status_of
 from signoff.store import payloads
 from signoff.store.scope import Scope
 from signoff.store.tables import Approval, Attempt, Completion, Event, Label, LogLine, PoolSlot, Round, Tenant
@@ -237,7 +237,7 @@ def run_view(tx: Tx, scope: Scope, run: str) -> RunView:
         args=_text(row.args, texts, secret),
         result=_text(row.value, texts, secret),
         error=_error(row.error, texts),
-        blocked=json.loads(row.blocked_reason) if row.blocked_reason else None,
+        blocked=_blocked(row),
         requested=row.requested,
         awaiting=tuple(waits),
         running=tuple(view for view in shown if view.state == "running"),
@@ -332,6 +332,7 @@ def _runs_select() -> sa.Select[Any]:
             D.c.version,
             sa.func.coalesce(T.c.name, "").label("tenant"),
             parent.c.public_id.label("parent"),
+            CODELESS.label("codeless"),
         )
         .join(D, D.c.id == R.c.definition_id)
         .outerjoin(T, T.c.id == R.c.tenant_id)
@@ -342,6 +343,15 @@ def _runs_select() -> sa.Select[Any]:
 def _runs_row(tx: Tx, scope: Scope, run: str) -> Row:
     found = find_run(tx, scope, run)
     return tx.conn.execute(_runs_select().where(R.c.id == found.id)).one()
+
+
+def _blocked(row: Row) -> dict[str, Any] | None:
+    if row.blocked_reason:
+        reason: dict[str, Any] = json.loads(row.blocked_reason)
+        return reason
+    if not row.codeless:
+        return None
+    return {"code": "no_code", "message": f"no live worker has {row.workflow!r} version {row.version}"}
 
 
 def _summary_fields(row: Row) -> dict[str, Any]:
