@@ -112,6 +112,8 @@ class Worker:
             return
         self.stopping = True
         self._unsubscribe()
+        while self._claiming:
+            await asyncio.sleep(0.005)  # what is being claimed would be nobody's until this worker is found lost
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,6 +197,8 @@ class Worker:
         while True:
             await self._claim_wanted.wait()
             self._claim_wanted.clear()
+            if self.stopping:
+                return
             room = min(self.settings.max_active - len(self.active), CLAIM_BATCH)
             if room <= 0 or not self.liveness.healthy:
                 self._call_later(0.05, self._claim_wanted.set)
