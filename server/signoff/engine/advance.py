@@ -7,11 +7,11 @@ not match. Nothing in it may fail for one run's sake.
 from __future__ import annotations
 
 import json
-from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -75,23 +75,53 @@ class Advance:
     finished: tuple[ResultKind, str | None, ErrorInfo | None] | None = None
     completed_inline: bool = False
     parent_id: int | None = None  # of a finishing run, to be locked first
+    needs_row: bool = False  # questions, children, or an end that others must hear of
+    rare: bool = False  # it changes more of the run than RARE_COLUMNS' usual values
     parks: bool = False
     holder: int | None = None  # the worker that keeps the run if it cannot park after all
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is written by the dialect's row functions alone."""
+        return not (
+            self.needs_row
+            or self.waits
+            or self.waits_on
+            or self.closed_asks
+            or self.expired_asks
+            or self.orphans
+            or self.closed_children
+            or self.cancel_children
+            or len(self.columns["value"] or "") > payloads.INLINE_LIMIT
+            or any(len(step["args"] or "") > payloads.INLINE_LIMIT for step in self.steps)
+            or any(
+                record.error is not None or len(record.value or "") > payloads.INLINE_LIMIT for record in self.records
+            )
+        )
 
 
 @dataclass(slots=True)
 class Applied:
-    """`arrived`: outcomes that were recorded in the same transaction (a buffered event, a refused child)."""
+    """What became of an advance; an advance itself never changes, because it may have to be applied again.
+
+    `columns` is the run as it was written. `arrived`: outcomes that were recorded in the same transaction (a buffered
+    event, a refused child), which keep a run that was about to park.
+    """
 
     ok: bool
+    columns: dict[str, Any] = field(default_factory=dict)
+    parks: bool = False
     arrived: list[Record] = field(default_factory=list)
 
 
-RUN_COLUMNS = (
+HOT_COLUMNS = (
     "state", "outcome_no", "outcome_at", "driven_no", "next_no", "activity", "wake_at", "ready", "worker_id",
-    "code_hash", "started_at", "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash",
-    "requested", "journal_bytes",
+    "code_hash", "started_at", "journal_bytes",
 )  # fmt: skip
+RARE_COLUMNS = (
+    "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash", "requested",
+)  # fmt: skip
+RUN_COLUMNS = HOT_COLUMNS + RARE_COLUMNS
 
 STEP_COLUMNS = (
     "run_id", "no", "kind", "name", "generation", "asked_after", "asked_at", "due_at", "args", "options", "started",
@@ -99,42 +129,69 @@ STEP_COLUMNS = (
 )  # fmt: skip
 _OUTCOME_KEYS = ("run_id", "no")
 _OUTCOME_COLUMNS = ("outcome_no", "outcome_kind", "ended_at", "value", "by_handler")
-_SET_COLUMNS = (*RUN_COLUMNS, "touch_no")
 _LOG_COLUMNS = ("run_id", "at", "level", "message", "data")
+_ID = ("id",)
 
-_ALL = tuple(column.name for column in R.columns)
-_ID = _ALL.index("id")
-RunRow = namedtuple("RunRow", _ALL)  # type: ignore[misc]  # the fields are the table's
+_FENCE_COLUMNS = ("id", "state", "outcome_no", "epoch", "generation", "requested", "touch_no", "ready")
+
+
+class _Fenced(NamedTuple):
+    id: int
+    state: str
+    outcome_no: int
+    epoch: int
+    generation: int
+    requested: str
+    touch_no: int
+    ready: int | None
 
 
 def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | None = None) -> list[Applied]:
     """Writes every advance whose fence still holds; the others come back with `ok=False`."""
     ids = {advance.run_id for advance in advances}
     ids.update(advance.parent_id for advance in advances if advance.parent_id is not None)
-    fetched = tx.dialect.fetch_rows(tx, R, _ALL, "id", sorted(ids), lock=True)
-    rows: dict[int, Any] = {row[_ID]: RunRow._make(row) for row in fetched}
-    results = [Applied(_holds(rows.get(advance.run_id), advance.fence)) for advance in advances]
-    good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
-    if good:
-        _write_steps(tx, [advance for advance, _ in good])
-        for advance, applied in good:
-            _open(tx, rows[advance.run_id], advance, applied, misfit)
-        tx.dialect.update_rows(
-            tx, R, ("id",), _SET_COLUMNS,
-            [
-                (advance.run_id, *(advance.columns[name] for name in RUN_COLUMNS), rows[advance.run_id].touch_no + 1)
-                for advance, _ in good
-            ],
-        )  # fmt: skip
-        for advance, _ in good:
-            tx.notify("run", advance.run_id)
-            if advance.finished is not None:
-                _end(tx, rows[advance.run_id], advance)
-            if advance.closed_children or advance.cancel_children:
-                ending.cancel_open_children(
-                    tx, advance.run_id, None if advance.cancel_children else advance.closed_children
-                )
+    with tx.dialect.pipelined(tx) if all(advance.is_plain for advance in advances) else nullcontext():
+        fetched = tx.dialect.fetch_rows(tx, R, _FENCE_COLUMNS, "id", sorted(ids), lock=True)
+        rows = {row[0]: _Fenced._make(row) for row in fetched}
+        results = [Applied(_holds(rows.get(advance.run_id), advance.fence)) for advance in advances]
+        good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
+        if good:
+            _write(tx, good, rows, misfit)
     return results
+
+
+def _write(
+    tx: Tx, good: Sequence[tuple[Advance, Applied]], rows: Mapping[int, _Fenced], misfit: events.Misfit | None
+) -> None:
+    _write_steps(tx, good)
+    # the whole row, for what few advances do
+    whole = {advance.run_id: _whole(tx, advance.run_id) for advance, _ in good if advance.needs_row}
+    for advance, applied in good:
+        _open(tx, whole.get(advance.run_id), rows[advance.run_id], advance, applied, misfit)
+    for names, rare in ((HOT_COLUMNS, False), (RUN_COLUMNS, True)):
+        values = [
+            (advance.run_id, *(applied.columns[name] for name in names), rows[advance.run_id].touch_no + 1)
+            for advance, applied in good
+            if advance.rare is rare
+        ]
+        tx.dialect.update_rows(tx, R, _ID, (*names, "touch_no"), values)
+    for advance, _ in good:
+        if advance.rare:
+            tx.notify("run", advance.run_id)
+        else:
+            tx.notify("run", advance.run_id, open=True)
+        if advance.finished is not None:
+            _end(tx, whole.get(advance.run_id), advance)
+        if advance.closed_children or advance.cancel_children:
+            ending.cancel_open_children(
+                tx, advance.run_id, None if advance.cancel_children else advance.closed_children
+            )
+
+
+def _whole(tx: Tx, run_id: int) -> Row:
+    row = lock_run(tx, run_id)
+    assert row is not None  # it is locked already
+    return row
 
 
 def holds(tx: Tx, run_id: int, fence: Fence) -> bool:
@@ -163,24 +220,32 @@ def _outcome(tx: Tx, run_id: int, record: Record) -> tuple[Any, ...]:
     return (run_id, record.step_no, record.no, record.kind.value, record.at, kept, record.by_handler)
 
 
-def _write_steps(tx: Tx, advances: Sequence[Advance]) -> None:
-    steps, outcomes, logs = [], [], []
-    for advance in advances:
+def _write_steps(tx: Tx, good: Sequence[tuple[Advance, Applied]]) -> None:
+    steps: list[Sequence[Any]] = []
+    outcomes: list[Sequence[Any]] = []
+    logs: list[Sequence[Any]] = []
+    for advance, applied in good:
         run_id = advance.run_id
         for step in advance.steps:
-            step["args"] = _stored(tx, run_id, step["args"])
-            steps.append(tuple(step[name] for name in STEP_COLUMNS))
+            text = step["args"]
+            if text is not None and len(text) > payloads.INLINE_LIMIT:
+                step = {**step, "args": payloads.put(tx, run_id, text)}
+            steps.append(tuple([step[name] for name in STEP_COLUMNS]))
         outcomes += [_outcome(tx, run_id, record) for record in advance.records]
         for line in advance.logs:
             data = json.dumps(line.data) if line.data else None
             logs.append((run_id, advance.at, line.level, line.message, data))
-        advance.columns["value"] = _stored(tx, run_id, advance.columns["value"])
+        applied.columns = dict(advance.columns)
+        applied.columns["value"] = _stored(tx, run_id, advance.columns["value"])
+        applied.parks = advance.parks
     tx.dialect.insert_rows(tx, S, STEP_COLUMNS, steps)
     tx.dialect.update_rows(tx, S, _OUTCOME_KEYS, _OUTCOME_COLUMNS, outcomes)
     tx.dialect.insert_rows(tx, L, _LOG_COLUMNS, logs)
 
 
-def _open(tx: Tx, row: Row, advance: Advance, applied: Applied, misfit: events.Misfit | None) -> None:
+def _open(
+    tx: Tx, row: Row | None, fenced: _Fenced, advance: Advance, applied: Applied, misfit: events.Misfit | None
+) -> None:
     """What opening a step means beyond its row. May find an outcome at once, which then keeps the run awake."""
     if advance.orphans:
         tx.conn.execute(
@@ -191,15 +256,17 @@ def _open(tx: Tx, row: Row, advance: Advance, applied: Applied, misfit: events.M
     if advance.expired_asks:
         close_questions(tx, advance.run_id, advance.expired_asks, "expired", advance.at)
     for step_no, detail in advance.questions:
+        assert row is not None
         open_question(tx, row, step_no, detail, advance.at)
     waits = advance.waits
-    if advance.waits_on and row.ready is not None and advance.finished is None:
+    if advance.waits_on and fenced.ready is not None and advance.finished is None:
         waits = events.open_waits(tx, advance.run_id)  # woken, perhaps for an event that the sender could not judge
     for step_no, wait in waits:
         taken = events.take_buffered(tx, advance.run_id, step_no, wait, misfit=misfit)
         if taken is not None:
             _arrive(tx, advance, applied, step_no, *taken)
     for step_no, args, child in advance.children:
+        assert row is not None
         try:
             started = starting.start_child(tx, Scope(row.tenant_id), row, step_no, args, child)
         except SignoffError as error:
@@ -222,21 +289,21 @@ def _arrive(
     value: str | None,
     error: ErrorInfo | None,
 ) -> None:
-    columns = advance.columns
+    columns = applied.columns
     columns["outcome_no"] += 1
     at = columns["outcome_at"] = max(advance.at, columns["outcome_at"] or advance.at)
     record = Record(step_no, kind, at, value, error, no=columns["outcome_no"])
     tx.dialect.update_rows(tx, S, _OUTCOME_KEYS, _OUTCOME_COLUMNS, [_outcome(tx, advance.run_id, record)])
     applied.arrived.append(record)
-    if advance.parks:
-        advance.parks = False
+    if applied.parks:
+        applied.parks = False
         columns["worker_id"] = advance.holder
 
 
-def _end(tx: Tx, row: Row, advance: Advance) -> None:
+def _end(tx: Tx, row: Row | None, advance: Advance) -> None:
     assert advance.finished is not None
     kind, value, error = advance.finished
     if advance.closed_asks:
         close_questions(tx, advance.run_id, advance.closed_asks, "run_over", advance.at)
-    if row.parent_no is not None or row.admitted or row.options is not None or advance.used_pool:
+    if row is not None:
         ending.after_end(tx, row, kind, value, error, completed_inline=advance.completed_inline)

@@ -381,6 +381,11 @@ class Builder:
             )
             advance.parent_id = run.parent_id if run.parent_no is not None else None
             advance.used_pool = run.used_pool
+        row = run.row
+        others_hear = row.parent_no is not None or row.admitted or row.options is not None or run.used_pool
+        advance.needs_row = bool(advance.questions or advance.children or (finished is not None and others_hear))
+        rare = finished is not None or self.reason is not None or run.ending is not None or run.blocked is not None
+        advance.rare = rare
 
     def _limits(self) -> None:
         run, limits = self.run, self.settings

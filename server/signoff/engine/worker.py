@@ -417,7 +417,7 @@ class Worker:
             self._reload(run)
             return
         run.in_flight.clear()
-        columns = advance.columns
+        columns = result.columns
         run.state, run.outcome_no, run.outcome_at = columns["state"], columns["outcome_no"], columns["outcome_at"]
         run.started_at, run.blocked, run.wake_at = columns["started_at"], columns["blocked_reason"], columns["wake_at"]
         run.driven_no, run.next_no = columns["driven_no"], columns["next_no"]
@@ -426,12 +426,12 @@ class Worker:
         if run.state == RunState.FINAL:
             self._drop(run)
             return
-        if run.load_again and not advance.parks:
+        if run.load_again and not result.parks:
             self._reload(run)  # it was blocked while steps run: what they bring is recorded
             return
         for no in [no for no in run.tasks if no not in run.open]:
             run.tasks[no].cancel()
-        if advance.parks:
+        if result.parks:
             self._park(run)
             return
         if run.wake_at is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -60,6 +62,13 @@ class Dialect(ABC):
         self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
     ) -> None:
         """Set `columns` of the rows found by `keys`. A row tuple holds the keys first, then the columns."""
+
+    def pipelined(self, tx: Tx) -> AbstractContextManager[Any]:
+        """Statements inside are sent without waiting for the answer of the one before, where the driver can.
+
+        For the row functions of this class only: Core cannot read rows in there.
+        """
+        return nullcontext()
 
     @abstractmethod
     def encode_time(self, moment: datetime | None) -> Any:
@@ -188,6 +197,11 @@ class PostgresDialect(Dialect):
     def claim(self, select: S) -> S:
         return select.with_for_update(skip_locked=True)
 
+    def pipelined(self, tx: Tx) -> AbstractContextManager[Any]:
+        connection = tx.conn.connection.driver_connection
+        # an author's session has an asynchronous connection, whose pipeline is of another kind
+        return connection.pipeline() if isinstance(connection, psycopg.Connection) else nullcontext()
+
     def advisory_lock(self, tx: Tx, key: int) -> None:
         tx.execute_raw("SELECT pg_advisory_xact_lock(%s)", (key,))
 
@@ -197,7 +211,12 @@ class PostgresDialect(Dialect):
         if not values:
             return []
         columns = tuple(columns)
-        rows = tx.execute_raw(_pg_fetch(table, columns, key, lock), (list(values),))
+        cursor = tx.cursor()
+        try:
+            cursor.execute(_pg_fetch(table, columns, key, lock), (list(values),))
+            rows = cursor.fetchall()  # asked for outright: in a pipeline a cursor knows nothing before
+        finally:
+            cursor.close()
         return _mapped(rows, _times(table, columns), self.decode_time)
 
     def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:

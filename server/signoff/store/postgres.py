@@ -71,8 +71,8 @@ def payloads(origin: str, notices: Sequence[Notice]) -> list[str]:
     return texts
 
 
-# The group commit finds every row by a key that it was given in an array. The planner does not know how few there are and,
-# before its first statistics, would rather read the whole table.
+# The group commit finds every row by a key that it was given in an array. The planner does not know how few there are
+# and, before its first statistics, would rather read the whole table.
 _BY_KEY = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 
 
