@@ -14,6 +14,7 @@ from signoff.engine.settings import EngineSettings
 from signoff.runtime.handles import Run
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
+import itertools
 
 WAIT = 8
 
@@ -67,9 +68,7 @@ async def test_no_step_with_an_outcome_runs_again(open_engine: EngineMaker, regi
                 await step.run_action(slow)
         except TimeoutError:
             seen.append("canceled")
-        for _ in range(3):
-            seen.append(str(await step.await_event(go)))
-        return seen
+        return [*seen, *[str(await step.await_event(go)) for _ in range(3)]]
 
     engine = await open_engine(registry)
     run = await engine.start(w)
@@ -201,7 +200,8 @@ async def test_a_new_optional_parameter_changes_nothing_and_other_args_do(open_e
     await engine.close()
     engine, run = await with_new_code(open_engine, old, other)
     view = await until(run, lambda view: view.status == "blocked")
-    assert "2" in str(view.blocked["expected"]) and "1" in str(view.blocked["recorded"])
+    assert "2" in str(view.blocked["expected"])
+    assert "1" in str(view.blocked["recorded"])
     with pytest.raises(RunBlocked):
         await run.result(timeout=WAIT)
     await engine.close()
@@ -343,7 +343,7 @@ async def test_a_blocked_run_still_takes_outcomes_and_events_and_starts_nothing(
 
         @workflow("w", registry=registry)
         async def w(step: Step) -> None:
-            asyncio.ensure_future(step.run_action(fn.options(name="slow"), "slow"))
+            step.run_action(fn.options(name="slow"), "slow")
             await step.run_action(fn.options(name="wrong"), "wrong")
 
     engine = await open_engine(build(right))
@@ -361,7 +361,8 @@ async def test_a_blocked_run_still_takes_outcomes_and_events_and_starts_nothing(
     engine = await open_engine(build(right))
     run = engine.run(run.id)
     assert await run.result(timeout=WAIT) == ["slow", 1, 2]
-    assert calls.count("wrong") == 0 and calls.count("right") == 1
+    assert calls.count("wrong") == 0
+    assert calls.count("right") == 1
 
 
 async def test_a_blocked_run_is_tried_once_by_each_code(open_engine: EngineMaker) -> None:
@@ -446,10 +447,11 @@ async def test_time_random_and_ids_are_equal_on_replay_and_differ_between_runs(
         assert len({str(seen) for name, seen in passes if name == run.id}) == 1
         assert result[0] == "True"
         moments = [datetime.fromisoformat(text) for text in (result[3], result[7], result[11])]
-        assert [(b - a).total_seconds() for a, b in zip(moments, moments[1:], strict=False)] == [60, 60]
+        assert [(b - a).total_seconds() for a, b in itertools.pairwise(moments)] == [60, 60]
         assert (result[3], result[7]) == (result[4], result[8])
         assert [line.data for line in await run.logs()] == [{"n": 5}, {"n": 9}, {"n": 13}]
-    assert results[0][1] != results[1][1] and results[0][2] != results[1][2]
+    assert results[0][1] != results[1][1]
+    assert results[0][2] != results[1][2]
     assert len(set(results[0][1::4])) == 3
 
 

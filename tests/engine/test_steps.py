@@ -444,7 +444,8 @@ async def test_at_most_once_is_not_tried_again_after_a_loss(open_engine: EngineM
     await engine.close(grace=0)
     engine = await open_engine(registry)
     result = await engine.run(run.id).result(timeout=WAIT)
-    assert result.startswith("StepLost") and "unknown" in result
+    assert result.startswith("StepLost")
+    assert "unknown" in result
     assert calls == ["once"]
 
 
@@ -499,7 +500,9 @@ async def test_a_caught_failure_stays_caught_and_equal_on_replay(open_engine: En
     tries: list[int] = []
 
     class Odd(Exception):
-        data = {"why": ["a", 1]}
+        @property
+        def data(self) -> dict[str, Any]:
+            return {"why": ["a", 1]}
 
     @action(name="fail", registry=registry)
     async def fail() -> None:
@@ -661,8 +664,7 @@ async def test_secrets_are_shown_to_the_handler_and_to_nobody_else(t: TestEngine
     changes: list[Any] = []
 
     async def watch() -> None:
-        async for change in run.subscribe():
-            changes.append(change)
+        changes.extend([change async for change in run.subscribe()])
 
     watching = asyncio.create_task(watch())
     await t.settle()
@@ -675,5 +677,6 @@ async def test_secrets_are_shown_to_the_handler_and_to_nobody_else(t: TestEngine
              await run.approvals(), await t.run(children.items[0].id).status()]  # fmt: skip
     assert len(changes) > 3
     assert [part for part in shown if secret in repr(part)] == []
-    assert "[redacted]" in repr(await run.steps()) and "[redacted]" in repr(await run.events())
+    assert "[redacted]" in repr(await run.steps())
+    assert "[redacted]" in repr(await run.events())
     assert (await run.status()).args == json.dumps("[redacted]")
