@@ -15,7 +15,7 @@ from signoff.engine.journal import Loaded
 from signoff.engine.outcomes import Row
 from signoff.replay.messages import AskStep, JournalEntry
 from signoff.replay.replayer import Replayer
-from signoff.workflow.kinds import FUNCTION_KINDS, OutcomeKind, RunState, StepKind
+from signoff.workflow.kinds import FUNCTION_KINDS, ErrorInfo, OutcomeKind, RunState, StepKind
 
 
 @dataclass(slots=True)
@@ -50,6 +50,11 @@ class Compensable:
     started: bool
     outcome: OutcomeKind | None = None
     value: str | None = None
+
+
+def known_outcome(kind: OutcomeKind | None, error: ErrorInfo | None) -> OutcomeKind | None:
+    """None: nobody knows what came of it, because it has not ended or its worker was lost."""
+    return None if error is not None and error.type == "StepLost" else kind
 
 
 class ActiveRun:
@@ -158,10 +163,10 @@ class ActiveRun:
             if options.get("pool"):
                 self.used_pool = True
             if options.get("compensate"):
-                started = entry.outcome_no is not None or loaded.states[entry.no].started
+                started = loaded.states[entry.no].started
                 self.compensables[entry.no] = Compensable(
-                    entry.no, options["compensate"], entry.args, options.get("on_error"), started, entry.outcome_kind,
-                    entry.value,
+                    entry.no, options["compensate"], entry.args, options.get("on_error"), started,
+                    known_outcome(entry.outcome_kind, entry.error), entry.value,
                 )  # fmt: skip
 
     def take_row(self, row: Row) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from signoff.engine.active import ActiveRun, Compensable, OpenStep
+from signoff.engine.active import ActiveRun, Compensable, OpenStep, known_outcome
 from signoff.engine.advance import Advance, Record
 from signoff.engine.programs import Known, compensation_plan
 from signoff.engine.settings import EngineSettings
@@ -62,7 +62,8 @@ class Builder:
         """Feed the records. Afterwards `inline` has steps to execute in the same transaction, or call `done()`."""
         run = self.run
         try:
-            if run.state != RunState.FINAL and not run.drains and run.replayer is None and not self._canceled_blocked():
+            canceled = self._canceled_blocked()
+            if not canceled and run.state != RunState.FINAL and not run.drains and run.replayer is None:
                 run.replayer = make()
                 self._collect(run.replayer.catch_up())
                 for no, new in run.replayer.open.items():
@@ -97,7 +98,7 @@ class Builder:
         self.last_at = record.at
         item = run.compensables.get(record.step_no)
         if item is not None:
-            item.outcome, item.value, item.started = record.kind, record.value, True
+            item.outcome, item.value, item.started = known_outcome(record.kind, record.error), record.value, True
         if run.drains or run.replayer is None:
             if run.replayer is not None:
                 run.replayer.close()
@@ -129,6 +130,7 @@ class Builder:
         run = self.run
         if run.requested == "cancel" and run.blocked is not None and run.ending is None:
             self.finish = Finish(ResultKind.CANCELED)
+            self.reason = self.hash = run.blocked = None  # undoing needs no handler
             return True
         return False
 
@@ -353,7 +355,7 @@ class Builder:
             outcome_at=self.last_at,
             driven_no=run.replayer.driven_no if run.replayer is not None and self.reason is None else run.driven_no,
             next_no=run.replayer.next_no if run.replayer is not None and self.reason is None else run.next_no,
-            activity=None if finished else self._activity(executing),
+            activity=None if finished else self._activity(holds),
             wake_at=wake_at,
             ready=None,
             worker_id=None if finished or advance.parks else self.worker_id,

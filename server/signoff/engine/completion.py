@@ -13,9 +13,11 @@ import sqlalchemy as sa
 import structlog
 
 from signoff.engine.ending import DONE
+from signoff.engine.lookup import find_locked
 from signoff.engine.outcomes import R, lock_run
 from signoff.store import payloads
 from signoff.store.errors import StoreError
+from signoff.store.scope import Scope
 from signoff.store.session import AuthorSession
 from signoff.store.tx import Tx
 from signoff.workflow.codec import dump
@@ -78,9 +80,10 @@ def record_problem(tx: Tx, run_id: int, generation: int, error: str, next_at: da
     tx.notify("completion")
 
 
-def retry_completion(tx: Tx, run_id: int, generation: int) -> None:
-    """By hand: try again now."""
-    key = sa.and_(DONE.c.run_id == run_id, DONE.c.generation == generation, DONE.c.done.is_(False))
+def retry_completion(tx: Tx, scope: Scope, run: str) -> None:
+    """By hand: try again now. Nothing happens if it succeeded, or there is none. Raises NotFound."""
+    row = find_locked(tx, scope, run)
+    key = sa.and_(DONE.c.run_id == row.id, DONE.c.generation == row.generation, DONE.c.done.is_(False))
     tx.conn.execute(sa.update(DONE).where(key).values(next_at=tx.now))
     tx.notify("completion")
 

@@ -23,7 +23,7 @@ T = Tenant.__table__  # type: ignore[attr-defined]
 
 @dataclass(slots=True)
 class StepState:
-    """What the worker must know of an open step beyond replay."""
+    """What the worker must know beyond replay of a step that is open, or may have to be undone."""
 
     attempts: int = 0
     lost: int = 0
@@ -96,7 +96,8 @@ def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None)
     for step in steps:
         run = loaded[step.run_id]
         run.entries.append(entry_of(step, texts))
-        if step.outcome_no is None and step.retired_in is None:
+        undoable = step.options is not None and '"compensate"' in step.options
+        if (step.outcome_no is None or undoable) and step.retired_in is None:
             run.states[step.no] = StepState(step.attempts, step.lost, step.due_at, step.started, step.asked_at)
     rounds = [row.id for row in rows if row.generation > 1]
     if rounds:

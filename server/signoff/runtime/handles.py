@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff.approvals.decide import Receipt, decide_embedded_through
 from signoff.approvals.views import ApprovalView, approvals_of_run
-from signoff.engine import cleanup, control, events, lookup, rounds, views
+from signoff.engine import cleanup, completion, control, events, lookup, rounds, views
 from signoff.engine.definitions import definition_by_id
 from signoff.engine.views import EventView, LogView, RunView, StepView
 from signoff.runtime.specs import FUNCTION_VERSION
@@ -311,6 +311,10 @@ class Run(Generic[R]):
             from_step=from_step, args=text, run_id=run_id, version=version, reason=reason, actor=actor,
         )  # fmt: skip
         return Run(self._engine, self._scope, started.public_id, key=started.run_id, codec=self._codec)
+
+    async def retry_on_complete(self, *, session: AsyncSession | None = None) -> None:
+        """Try an on_complete that failed again now; does nothing if it succeeded."""
+        await self._engine.write(session, completion.retry_completion, self._scope, self.id)
 
     async def cleanup(self, *, session: AsyncSession | None = None) -> None:
         """Delete the final run with its journal, events, logs and children; decisions and audit stay.
