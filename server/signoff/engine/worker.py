@@ -112,8 +112,9 @@ class Worker:
             return
         self.stopping = True
         self._unsubscribe()
-        while self._claiming:
-            await asyncio.sleep(0.005)  # what is being claimed would be nobody's until this worker is found lost
+        self._claim_wanted.set()
+        # what is being claimed would be nobody's until this worker is found lost
+        await asyncio.gather(self._tasks[0], return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
