@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,6 @@ from signoff.engine.settings import EngineSettings
 from signoff.runtime.handles import Run
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
-import itertools
 
 WAIT = 8
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from datetime import datetime, timedelta
 from typing import Any
@@ -544,6 +545,26 @@ async def test_non_retryable_ends_at_once_and_its_data_arrives(open_engine: Engi
     with pytest.raises(RunFailed, match="never") as failed:
         await (await engine.start(w)).result(timeout=WAIT)
     assert failed.value.error.data == {"code": 7}
+
+
+async def test_sys_exit_in_a_function_fails_its_step_only(open_engine: EngineMaker, registry: Registry) -> None:
+    @action(name="leaves", registry=registry)
+    def leaves() -> None:
+        sys.exit(3)
+
+    @action(name="leaves-too", registry=registry)
+    async def leaves_too() -> None:
+        sys.exit(4)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[str]:
+        results = await asyncio.gather(step.run_action(leaves), step.run_action(leaves_too), return_exceptions=True)
+        return [str(error) for error in results]
+
+    engine = await open_engine(registry)
+    first, second = await (await engine.start(w)).result(timeout=WAIT)
+    assert "sys.exit(3)" in first
+    assert "sys.exit(4)" in second
 
 
 # -- F8

@@ -123,6 +123,9 @@ class Executor:
                 raise
             error = ErrorInfo("CancelledError", f"{step.name!r} canceled itself")
             self._done(run, step, OutcomeKind.FAILURE, error=error)
+        except SystemExit as error:  # the function's, not this process's
+            info = ErrorInfo("SystemExit", f"{step.name!r} called sys.exit({error.code!r})")
+            self._done(run, step, OutcomeKind.FAILURE, error=info)
         except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the attempt's end
             await self._failed(run, step, options, number, started_at, error)
         else:

@@ -391,7 +391,7 @@ class Step:
 
 
 def _refuse(program: CoroutineProgram) -> NoReturn:
-    if program.loop.closed:
+    if program.loop.closed and asyncio_events._get_running_loop() is program.loop:
         # Unwinding a handler that is dropped: as if every await were the one that is unwound.
         raise GeneratorExit("the program is closed")
     if program.ended:
