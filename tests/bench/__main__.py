@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -108,4 +109,5 @@ def show_disk(databases: Sequence[Database], server: PostgresServer | None, quic
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that all it started ends too
     sys.exit(main())
