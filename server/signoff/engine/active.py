@@ -15,6 +15,7 @@ from signoff.engine.journal import Loaded
 from signoff.engine.outcomes import Row
 from signoff.replay.messages import AskStep, JournalEntry
 from signoff.replay.replayer import Replayer
+from signoff.workflow.amounts import size_of
 from signoff.workflow.kinds import FUNCTION_KINDS, ErrorInfo, OutcomeKind, RunState, StepKind
 
 
@@ -140,8 +141,9 @@ class ActiveRun:
         self.seeds = loaded.seeds
         self.info_tenant, self.info_parent = loaded.tenant, loaded.parent
         self.entries: list[JournalEntry] | None = loaded.entries
-        self.journal_bytes: int = row.journal_bytes
-        self.asked = sum(entry.retired_in is None for entry in loaded.entries)  # steps of this round
+        kept = [entry for entry in loaded.entries if entry.retired_in is None]
+        self.journal_bytes = sum(size_of(entry.args) + size_of(entry.value) for entry in kept)
+        self.asked = len(kept)  # steps of this round
         self.grace_at: datetime | None = None
         self.cancel_reason: str | None = None
         self.cancel_compensate = False

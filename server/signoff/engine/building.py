@@ -28,6 +28,7 @@ from signoff.replay.messages import (
     SleepDetail,
 )
 from signoff.replay.replayer import Replayer
+from signoff.workflow.amounts import size_of
 from signoff.workflow.errors import BlockedError, LimitExceeded, SignoffError
 from signoff.workflow.kinds import FUNCTION_KINDS, Activity, ErrorInfo, OutcomeKind, ResultKind, RunState, StepKind
 from signoff.workflow.registry import Registry
@@ -92,9 +93,9 @@ class Builder:
             record.at = max(record.at, self.last_at or record.at)
             record.by_handler = step is not None and step.orphaned
             self.advance.records.append(record)
-            run.journal_bytes += len(record.value or "")
             if record.kind is OutcomeKind.TIMEOUT and step is not None:
                 self._close_ask(step, expired=True)
+        run.journal_bytes += size_of(record.value)
         self.last_at = record.at
         item = run.compensables.get(record.step_no)
         if item is not None:
@@ -169,7 +170,7 @@ class Builder:
                 "by_handler": False,
             }
         )
-        run.journal_bytes += len(ask.args or "")
+        run.journal_bytes += size_of(ask.args)
         run.asked += 1
         if ask.kind is StepKind.MARKER:
             return

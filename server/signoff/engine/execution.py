@@ -24,6 +24,7 @@ from signoff.replay.messages import AskStep
 from signoff.store.clock import SystemClock
 from signoff.store.errors import StoreError
 from signoff.store.tx import Tx
+from signoff.workflow.amounts import size_of
 from signoff.workflow.attempt import Attempt, attempting
 from signoff.workflow.errors import LimitExceeded, NonRetryable, SignoffError
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, RunState, StepKind
@@ -221,10 +222,8 @@ class Executor:
         except SignoffError as error:
             raise NonRetryable(f"the result of {ask.name!r} cannot be stored: {error}") from error
         limit = self.worker.value_limit(run)
-        if len(text) > limit // 4 and len(text.encode()) > limit:
-            raise _TooLarge(
-                f"the result of {ask.name!r} has {len(text.encode())} bytes, more than the limit of {limit}"
-            )
+        if (size := size_of(text)) > limit:
+            raise _TooLarge(f"the result of {ask.name!r} has {size} bytes, more than the limit of {limit}")
         return text
 
     # -- ends

@@ -29,6 +29,7 @@ from signoff.replay.messages import (
 )
 from signoff.replay.step import Step
 from signoff.workflow import errors
+from signoff.workflow.amounts import size_of
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, StepKind
 from signoff.workflow.options import EMPTY, StepOptions
 
@@ -131,9 +132,9 @@ class CoroutineProgram:
         fn: Any = None,
         normalize: Callable[[str | None], str | None] | None = None,
     ) -> StepCall[Any]:
-        if args is not None and len(args) > self.max_value_bytes:
+        if (size := size_of(args)) > self.max_value_bytes:
             raise errors.LimitExceeded(
-                f"the arguments of step {name!r} have {len(args)} bytes, the limit is {self.max_value_bytes}", step=name
+                f"the arguments of step {name!r} have {size} bytes, the limit is {self.max_value_bytes}", step=name
             )
         index = self._asked
         self._asked = index + 1
@@ -286,8 +287,8 @@ class CoroutineProgram:
             except errors.InvalidInput as invalid:
                 fields = [field.to_json() for field in invalid.fields]
                 return Finish(ResultKind.FAILED, error=ErrorInfo("InvalidResult", str(invalid), {"fields": fields}))
-            if len(value) > self.max_value_bytes:
-                message = f"the run's result has {len(value)} bytes, the limit is {self.max_value_bytes}"
+            if (size := size_of(value)) > self.max_value_bytes:
+                message = f"the run's result has {size} bytes, the limit is {self.max_value_bytes}"
                 return Finish(ResultKind.FAILED, error=ErrorInfo("LimitExceeded", message))
             return Finish(ResultKind.COMPLETED, value)
         if self._cancel_requested and isinstance(error, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Numbers that callers give: checked once, in one unit."""
+"""Amounts that callers give, checked once, in one unit, and the sizes that limits count."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ def as_seconds(value: Any, what: str, *, minimum: float = 0.0) -> float:
         least = "finite, at most" if minimum == -math.inf else f"between {minimum:g} seconds and"
         raise InvalidInput(f"{what} must be {least} 100 years, not {value}")
     return float(value)
+
+
+def size_of(text: str | None) -> int:
+    """Bytes of a text as it is stored, UTF-8; limits count them."""
+    return 0 if text is None else len(text) if text.isascii() else len(text.encode())
 
 
 def as_whole(value: Any, what: str, *, minimum: int = 1, maximum: int = MAX_WHOLE) -> int:
