@@ -229,8 +229,8 @@ class Worker:
         return await call(claim, self.id, list(self._known), known, list(self.active), room)
 
     def _take(self, claimed: Claimed) -> None:
-        self._next_wake = claimed.next_wake
-        self._timer_wake.set()
+        if claimed.next_wake is not None:  # else what runs said that were let go meanwhile still holds
+            self._wake_at(claimed.next_wake)
         for loaded in claimed.loaded:
             run = self.active.get(loaded.row.id)
             if run is None:
