@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +22,22 @@ S = Step.__table__  # type: ignore[attr-defined]
 TIMED = (StepKind.SLEEP, StepKind.EVENT, StepKind.ASK)
 
 Row = sa.Row[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An outcome as it was recorded, told within the process so that a program in memory goes on without a read."""
+
+    step_no: int
+    no: int
+    kind: OutcomeKind
+    at: datetime
+    value: str | None
+    error: ErrorInfo | None
+    epoch: int
+    generation: int
+    requested: str
+
 
 _LOCK = sa.select(R).where(R.c.id == sa.bindparam("run_id")).with_for_update()
 _PARENT = sa.select(R.c.parent_id).where(R.c.id == sa.bindparam("run_id"))
@@ -93,9 +110,12 @@ def record_outcome(
     )
     if written.rowcount == 0:
         return None
-    tx.notify("run", run.id)
     if wake:
+        told = Told(step_no, number, kind, moment, value, error, run.epoch, run.generation, run.requested)
+        tx.notify("run", run.id, outcome=told)
         tx.notify("ready")
+    else:
+        tx.notify("run", run.id)
     ready = sa.case((R.c.state == RunState.FINAL.value, sa.null()), else_=0) if wake else R.c.ready
     return tx.conn.execute(
         sa.update(R)

@@ -23,6 +23,7 @@ from signoff.engine.driver import Driver, Overrun
 from signoff.engine.events import misfit_by
 from signoff.engine.execution import Executor, StepReplacements
 from signoff.engine.journal import load
+from signoff.engine.outcomes import Told
 from signoff.engine.programs import Known, make_replayer
 from signoff.engine.settings import EngineSettings
 from signoff.engine.solo import commit_alone
@@ -186,13 +187,61 @@ class Worker:
     # -- claiming
 
     def _heard(self, notices: Sequence[Notice]) -> None:
+        ready, told = 0, 0
+        woken: dict[int, ActiveRun] = {}
         for notice in notices:
-            if notice.kind in ("ready", "resync"):
-                self._claim_wanted.set()
+            if notice.kind == "run":
+                outcome = notice.data.get("outcome") if notice.data is not None else None
+                if outcome is not None and (run := self._tell(notice.key, outcome)) is not None:
+                    told += 1
+                    woken[run.id] = run
+            elif notice.kind == "ready":
+                ready += 1
+            elif notice.kind == "resync":
+                ready = told + 1
+                break
             elif notice.kind == "pool":
                 self.executor.pool_changed(notice.key)
             elif notice.kind == "completion":
                 self.completions.wake()
+        if ready > told:
+            self._claim_wanted.set()
+        for run in woken.values():
+            self.pump(run)
+
+    def _tell(self, run_id: int | str, told: Told) -> ActiveRun | None:
+        """Hands an outcome that this process recorded straight to a program in memory; None: it must be claimed.
+
+        The run need not be claimed first: its next advance is written only if nobody else has claimed it meanwhile.
+        """
+        run = self.active.get(int(run_id))
+        parked = run is None
+        if run is None:
+            run = self._cache.get(int(run_id))
+            if run is None or len(self.active) >= self.settings.max_active or self.stopping:
+                return None
+        fits = (
+            not (
+                run.busy
+                or run.load_again
+                or run.drains
+                or run.ending is not None
+                or run.definition_id not in self._known
+            )
+            and (run.epoch, run.generation, run.requested) == (told.epoch, told.generation, told.requested)
+            and told.no == run.outcome_no + 1
+            and self.liveness.healthy
+        )
+        if not fits:
+            run.stale = run.stale or run.busy
+            return None
+        if parked:
+            del self._cache[run.id]
+            self.active[run.id] = run
+            run.closing = False
+        run.outcome_no, run.outcome_at = told.no, told.at
+        run.pending.append(Record(told.step_no, told.kind, told.at, told.value, told.error, no=told.no))
+        return run
 
     async def _claim_loop(self) -> None:
         while True:
@@ -307,10 +356,12 @@ class Worker:
         if run.load_again:
             self._reload(run)
             return
-        if run.turn_waiters:
-            run.turn_waiters.popleft().set_result(None)
-            run.busy = True
-            return
+        while run.turn_waiters:
+            waiter = run.turn_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                run.busy = True
+                return
         now = self.store.clock.now()
         recorded = [record for record in run.pending if record.no is not None]
         recorded.sort(key=lambda record: record.no or 0)
@@ -509,14 +560,21 @@ class Worker:
         if run.busy:
             waiter = self._loop.create_future()
             run.turn_waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if not waiter.cancelled():  # granted at the same moment
+                    self.turn_over(run)
+                elif waiter in run.turn_waiters:
+                    run.turn_waiters.remove(waiter)
+                raise
         run.busy = True
 
     def turn_over(self, run: ActiveRun) -> None:
         run.busy = False
         self._advanced.set()
         if run.turn_waiters:
-            self.pump(run)
+            self.pump(run)  # else the end of the attempt does
 
     def timer(self, run: ActiveRun, moment: datetime) -> None:
         heapq.heappush(self._timers, (moment, run.id))
@@ -583,6 +641,8 @@ class Worker:
             self._loading -= 1
         run.busy = False
         mine = self.store.dialect.name == "sqlite" or (loaded is not None and loaded.row.worker_id == self.id)
+        if loaded is not None and loaded.row.worker_id is None:
+            self._claim_wanted.set()  # not claimed before it was driven: now it is
         if loaded is None or loaded.row.state == RunState.FINAL or not mine:
             self._drop(run)
             return

@@ -213,7 +213,8 @@ class PostgresDialect(Dialect):
         columns = tuple(columns)
         cursor = tx.cursor()
         try:
-            cursor.execute(_pg_fetch(table, columns, key, lock), (list(values),))
+            single = len(values) == 1
+            cursor.execute(_pg_fetch(table, columns, key, lock, single), (values[0] if single else list(values),))
             rows = cursor.fetchall()  # asked for outright: in a pipeline a cursor knows nothing before
         finally:
             cursor.close()
@@ -265,10 +266,12 @@ def _pg_arrays(table: sa.Table, columns: tuple[str, ...]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _pg_fetch(table: sa.Table, columns: tuple[str, ...], key: str, lock: bool) -> str:
+def _pg_fetch(table: sa.Table, columns: tuple[str, ...], key: str, lock: bool, single: bool) -> str:
     names = ", ".join(map(_PG_QUOTE, columns))
     array = _pg_arrays(table, (key,))
     tail = " FOR UPDATE" if lock else ""
+    if single:
+        return f"SELECT {names} FROM {table.name} WHERE {_PG_QUOTE(key)} = %s{tail}"
     return f"SELECT {names} FROM {table.name} WHERE {_PG_QUOTE(key)} = ANY({array}) ORDER BY {_PG_QUOTE(key)}{tail}"
 
 

@@ -96,8 +96,11 @@ class PostgresLink:
 
     def commit(self, notices: Sequence[Notice]) -> None:
         assert self._conn is not None
-        self._backend.send(self._conn, notices)
-        self._conn.commit()
+        connection = self._conn.connection.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        with connection.pipeline():  # notices and commit in one round trip
+            self._backend.send(self._conn, notices)
+            self._conn.commit()
 
     def rollback(self) -> None:
         if self._conn is None:
@@ -173,8 +176,14 @@ class PostgresBackend:
 
     def send(self, conn: sa.Connection, notices: Sequence[Notice]) -> None:
         """NOTIFY inside the transaction: others hear of it when, and only if, it commits."""
-        for text in payloads(self.origin, notices):
-            conn.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, text))
+        texts = payloads(self.origin, notices)
+        if texts:
+            cursor = conn.connection.cursor()
+            try:
+                for text in texts:
+                    cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, text))
+            finally:
+                cursor.close()
 
     def connect_raw(self) -> psycopg.Connection[Any]:
         """A connection outside of all pools, in autocommit mode."""

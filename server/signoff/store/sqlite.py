@@ -238,7 +238,11 @@ class SqliteBackend:
         """A session that holds the write turn, with its transaction begun, until `release`."""
         turn = Turn(self._hub)
         self._writer.put(turn)
-        await turn.granted
+        try:
+            await turn.granted
+        except asyncio.CancelledError:
+            turn.refuse()  # it may have been granted at the same moment: then nobody else would give it back
+            raise
         session = AuthorSession(self._authors, expire_on_commit=False)
         session.sync_session.info["signoff_turn"] = (turn, time.monotonic())
         return session

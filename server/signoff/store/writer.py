@@ -198,6 +198,12 @@ class Turn:
         if not self.granted.done():
             self.granted.set_exception(error)
 
+    def refuse(self) -> None:
+        """On the loop's thread: the turn is not wanted any more."""
+        if self.granted.cancel() or self.granted.cancelled() or self.granted.exception() is not None:
+            return  # not granted: once it comes it goes back by itself
+        self.give_back()
+
     def give_back(self) -> None:
         """From any thread, once nothing uses the connection any more."""
         self._given_back.set()
