@@ -147,10 +147,7 @@ class _Fenced(NamedTuple):
 
 
 def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | None = None) -> list[Applied]:
-    """Writes every advance whose fence still holds; the others come back with `ok=False`.
-
-    May run again for the same advances after a rollback: what it stores beside the row (large values) is not kept.
-    """
+    """Writes every advance whose fence still holds; the others come back with `ok=False`."""
     ids = {advance.run_id for advance in advances}
     ids.update(advance.parent_id for advance in advances if advance.parent_id is not None)
     with tx.dialect.pipelined(tx) if all(advance.is_plain for advance in advances) else nullcontext():
@@ -221,11 +218,6 @@ def _outcome(tx: Tx, run_id: int, record: Record) -> tuple[Any, ...]:
     text = json.dumps(record.error.to_json()) if record.error is not None else record.value
     kept = _stored(tx, run_id, text)
     return (run_id, record.step_no, record.no, record.kind.value, record.at, kept, record.by_handler)
-
-
-def _run_columns(tx: Tx, advance: Advance) -> list[Any]:
-    row = {**advance.columns, "value": _stored(tx, advance.run_id, advance.columns["value"])}
-    return [row[name] for name in RUN_COLUMNS]
 
 
 def _write_steps(tx: Tx, good: Sequence[tuple[Advance, Applied]]) -> None:
