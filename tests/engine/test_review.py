@@ -1,0 +1,113 @@
+"""Races of the worker that a slow machine meets sooner or later, forced one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from signoff import Registry, Step, action, workflow
+from signoff.engine.advance import apply_advances
+from signoff.store import payloads
+from signoff.store.store import Store
+from signoff.store.writer import Turn
+from tests.engine.conftest import EngineMaker
+
+WAIT = 8
+
+
+async def test_large_arguments_survive_a_repeated_commit(open_engine: EngineMaker, registry: Registry) -> None:
+    @action(name="size", registry=registry)
+    async def size(text: str) -> int:
+        return len(text)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return await step.run_action(size, "x" * (2 * payloads.INLINE_LIMIT))
+
+    engine = await open_engine(registry)
+    failed: list[int] = []
+
+    def failing_once(tx: Any, advances: Any) -> Any:
+        results = apply_advances(tx, advances)
+        if not failed:
+            failed.append(len(advances))
+            raise RuntimeError("rolled back")
+        return results
+
+    def twice(tx: Any, advances: Any) -> Any:
+        try:
+            with tx.savepoint():
+                return failing_once(tx, advances)
+        except RuntimeError:
+            return apply_advances(tx, advances)
+
+    engine.worker._committer._apply = twice
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), WAIT) == 2 * payloads.INLINE_LIMIT
+    assert failed
+    stored = await engine.store.read(
+        lambda tx: tx.conn.execute(sa.text("SELECT args FROM signoff_step WHERE kind = 'action'")).scalar()
+    )
+    text = await engine.store.read(payloads.get, stored)
+    assert json.loads(text) == {"text": "x" * (2 * payloads.INLINE_LIMIT)}
+
+
+async def test_a_write_turn_of_sqlite_that_is_canceled_as_it_is_granted_goes_back(sqlite_url: str) -> None:
+    async with await Store.open(sqlite_url) as store:
+        turn: list[Turn] = []
+        put = store.backend._writer.put  # type: ignore[union-attr]  # a SQLite store
+
+        def keep(job: Any) -> None:
+            turn.append(job)
+            put(job)
+
+        store.backend._writer.put = keep  # type: ignore[method-assign,union-attr]  # to see the turn
+
+        async def mutate() -> None:
+            async with store.session():
+                pass
+
+        task = asyncio.create_task(mutate())
+        await asyncio.sleep(0)
+        # runs before the task hears that it was granted
+        next(job for job in turn if isinstance(job, Turn)).granted.add_done_callback(lambda _: task.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(store.write(lambda tx: None), WAIT)
+
+
+async def test_a_canceled_wait_for_the_runs_turn_keeps_nobody_waiting(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        await step.sleep(1000)
+
+    engine = await open_engine(registry)
+    await engine.start(w)
+    worker = engine.worker
+    while not worker._cache:
+        await asyncio.sleep(0.01)
+    (run,) = worker._cache.values()
+    for late in (False, True):
+        await worker.turn(run)
+        second = asyncio.create_task(worker.turn(run))
+        third = asyncio.create_task(worker.turn(run))
+        await asyncio.sleep(0)
+        run.closing = False
+        if late:
+            worker.turn_over(run)  # grants the second its turn
+            second.cancel()
+        else:
+            second.cancel()
+            await asyncio.sleep(0)
+            worker.turn_over(run)
+        await asyncio.wait_for(third, WAIT)
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        worker.turn_over(run)
+        assert not run.busy
