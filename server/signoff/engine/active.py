@@ -36,6 +36,8 @@ class OpenStep:
     generation: int = 1
     orphaned: bool = False  # a child that a canceled handler let go of: its end is awaited all the same
 
+    ended: bool = False  # its outcome waits to be written
+
     def executable(self, now: datetime) -> bool:
         return self.kind in FUNCTION_KINDS and (self.due_at is None or self.due_at <= now)
 
@@ -62,6 +64,7 @@ class ActiveRun:
     """Changed by the loop thread and, while `busy`, by the driver thread; never by both at once."""
 
     __slots__ = (
+        "alone",
         "args",
         "asked",
         "blocked",
@@ -117,6 +120,7 @@ class ActiveRun:
         self.stale = False  # something from outside happened to it
         self.load_again = False  # what is in memory was not written and must go
         self.closing = False
+        self.alone: asyncio.Event | None = None  # set when the advance with an author's code that is under way is done
         self.pending: deque[Record] = deque()
         self.in_flight: list[Record] = []  # taken from `pending`, in an advance that is not committed yet
         self.tasks: dict[int, asyncio.Task[None]] = {}

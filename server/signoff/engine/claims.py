@@ -28,7 +28,7 @@ def claim(
     tx: Tx,
     worker_id: int,
     definitions: Sequence[int],
-    known: Mapping[int, tuple[int, int]],
+    known: Mapping[int, tuple[int, int, int]],
     held: Sequence[int],
     limit: int,
 ) -> Claimed:
@@ -78,7 +78,9 @@ def claim(
         news = []
         if held:
             news = list(
-                tx.conn.execute(sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None))).scalars()
+                tx.conn.execute(
+                    sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None), R.c.id.in_(held))
+                ).scalars()
             )
     claimed.delayed = [row.id for row in rows if row.state == "queued" and row.ready is None and not row.admitted]
     if claimed.delayed:
@@ -86,7 +88,12 @@ def claim(
         if tx.dialect.name != "sqlite":  # taken by mistake: they are claimed again when they are let in
             tx.conn.execute(sa.update(R).where(R.c.id.in_(claimed.delayed)).values(worker_id=None))
         rows = [row for row in rows if row.id not in waiting]
-    kept = [row.id for row in rows if (same := known.get(row.id)) is not None and same[0] == row.generation]
+    step = 0 if tx.dialect.name == "sqlite" else 1  # what taking it added: nobody else held it in between
+    kept = [
+        row.id
+        for row in rows
+        if (same := known.get(row.id)) is not None and (same[0], same[2] + step) == (row.generation, row.epoch)
+    ]
     wanted = {run_id: known[run_id][1] for run_id in (*kept, *news) if run_id in known}
     if wanted:
         claimed.news = list(load_news(tx, wanted).values())

@@ -37,7 +37,8 @@ class Driver:
         self._jobs: SimpleQueue[tuple[Callable[[], None], Callable[[str], None]] | None] = SimpleQueue()
         self._busy = threading.Event()
         self._lock = threading.Lock()
-        self._since: float | None = None
+        self._job = 0
+        self._since: float | None = None  # processor time of the thread when the job began
         self._overrun: Callable[[str], None] | None = None
         self._given_up: set[threading.Thread] = set()
         self._stopped = False
@@ -71,7 +72,8 @@ class Driver:
         while (item := self._jobs.get()) is not None:
             job, overrun = item
             with self._lock:
-                self._since, self._overrun = time.monotonic(), overrun
+                self._job += 1
+                self._since, self._overrun = time.thread_time(), overrun
             self._busy.set()
             try:
                 try:
@@ -88,12 +90,23 @@ class Driver:
                 return  # this thread may still be hit by the exception: a new one has taken over
 
     def _watch(self) -> None:
+        tick = min(self._limit / 4, 0.25)
+        job, ticks = 0, 0
         while not self._stopped:
-            self._busy.wait()
-            time.sleep(min(self._limit / 4, 0.25))
-            line = None
+            if not self._busy.is_set():
+                self._busy.wait()
+                ticks = 0
+            # A stalled or starved process must not count: a tick is a tick, however long it took, and a job that has
+            # used hardly any processor time only waits for its turn.
+            time.sleep(tick)
             with self._lock:
-                if self._since is None or time.monotonic() - self._since < self._limit:
+                if self._since is None or self._job != job:
+                    job, ticks = self._job, 0
+                    continue
+                ticks += 1
+                seconds = ticks * tick
+                used = _cpu_seconds(self._thread) - self._since
+                if seconds < self._limit or (used < self._limit / 2 and seconds < 10 * self._limit):
                     continue
                 ident = self._thread.ident
                 if ident is None:
@@ -113,6 +126,17 @@ class Driver:
     def interrupted(self) -> bool:
         """For a job that goes on after all: whether it was given up meanwhile (its results must not be used)."""
         return threading.current_thread() in self._given_up
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    """Processor time of a thread; infinite where the platform does not tell."""
+    clock = getattr(time, "pthread_getcpuclockid", None)
+    if clock is None or thread.ident is None:
+        return float("inf")
+    try:
+        return time.clock_gettime(clock(thread.ident))
+    except OSError:  # it has just ended
+        return 0.0
 
 
 def _line(frame: FrameType | None) -> str:

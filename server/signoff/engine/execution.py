@@ -285,6 +285,8 @@ class Executor:
         while True:
             tries += 1
             turn = False
+            while (alone := run.alone) is not None:
+                await alone.wait()
             try:
                 if exclusive:
                     await self.worker.turn(run)

@@ -28,6 +28,7 @@ from signoff.engine.programs import Known, make_replayer
 from signoff.engine.settings import EngineSettings
 from signoff.engine.solo import commit_alone
 from signoff.replay.messages import Finish
+from signoff.store.errors import TransactionConflict
 from signoff.store.liveness import Liveness
 from signoff.store.store import Store
 from signoff.store.tx import Notice
@@ -273,7 +274,8 @@ class Worker:
             self.check_quiet()
 
     async def _claim(self, room: int) -> Claimed:
-        known = {run.id: (run.generation, run.outcome_no) for run in (*self._cache.values(), *self.active.values())}
+        held = (*self._cache.values(), *self.active.values())
+        known = {run.id: (run.generation, run.outcome_no, run.epoch) for run in held}
         call = self.store.read if self.store.dialect.name == "sqlite" else self.store.write
         return await call(claim, self.id, list(self._known), known, list(self.active), room)
 
@@ -285,6 +287,10 @@ class Worker:
             if run is None:
                 self._cached(loaded.row.id, drop=True)
                 self._begin(ActiveRun(loaded))
+            elif run.busy:
+                run.stale = True
+            else:
+                self._reload(run)  # it was let go and came back while the claim was under way
         for news in claimed.news:
             run = self.active.get(news.row.id)
             if run is not None:
@@ -328,8 +334,13 @@ class Worker:
         if run.drains or (row.requested != run.requested and row.requested != "cancel") or row.ending is not None:
             self._reload(run)
             return
+        known = run.outcome_no
         run.take_row(row)
+        if run.replayer is not None:
+            run.replayer.next_no = row.next_no  # a cancel request takes a number
         for entry in entries:
+            if entry.outcome_no <= known:
+                continue  # told already
             if entry.kind is StepKind.CANCEL:
                 run.take_cancel(entry)
             kind = OutcomeKind.SUCCESS if entry.outcome_kind is None else entry.outcome_kind
@@ -433,12 +444,21 @@ class Worker:
                 raise
 
     def _alone(self, run: ActiveRun, builder: Builder) -> None:
+        # A mutation that waits for its turn holds the author's rows, which the code in this advance may want.
+        run.alone = asyncio.Event()
+        while run.turn_waiters:
+            waiter = run.turn_waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(TransactionConflict("an advance with an author's code comes first"))
         task = asyncio.create_task(commit_alone(self, run, builder))
         self._loading += 1
         task.add_done_callback(partial(self._alone_done, run))
 
     def _alone_done(self, run: ActiveRun, task: asyncio.Task[tuple[Advance, Applied]]) -> None:
         self._loading -= 1
+        alone, run.alone = run.alone, None
+        if alone is not None:
+            alone.set()
         error = task.exception() if not task.cancelled() else asyncio.CancelledError()
         if error is not None:
             if isinstance(error, Overrun):
@@ -530,11 +550,18 @@ class Worker:
                 self._execute(run, step)
 
     def _execute(self, run: ActiveRun, step: OpenStep) -> None:
-        if step.kind not in FUNCTION_KINDS or not self.liveness.healthy:
+        if step.ended or step.kind not in FUNCTION_KINDS:
+            return
+        if not self.liveness.healthy:
+            self._call_later(RETRY_PAUSE, partial(self._start_later, run))
             return
         task = asyncio.create_task(self.executor.attempt(run, step))
         run.tasks[step.no] = task
         task.add_done_callback(partial(self._attempt_done, run, step.no))
+
+    def _start_later(self, run: ActiveRun) -> None:
+        if self.active.get(run.id) is run and not run.busy:
+            self._start_due(run, self.store.clock.now())
 
     def _attempt_done(self, run: ActiveRun, step_no: int, task: asyncio.Task[None]) -> None:
         if run.tasks.get(step_no) is task:
@@ -551,13 +578,20 @@ class Worker:
     def arrived(self, run: ActiveRun, record: Record) -> None:
         """A step of this worker ended."""
         if record.no is not None:
-            run.outcome_no = max(run.outcome_no, record.no)
-            run.outcome_at = record.at
+            if record.no != run.outcome_no + 1:  # what others recorded before it was not seen yet
+                run.load_again = True
+                return
+            run.outcome_no, run.outcome_at = record.no, record.at
         run.pending.append(record)
+        step = run.open.get(record.step_no)
+        if step is not None:
+            step.ended = True
 
     async def turn(self, run: ActiveRun) -> None:
         """Wait until no advance of the run is under way, and keep it so until `turn_over`."""
         if run.busy:
+            if run.alone is not None:
+                raise TransactionConflict("an advance with an author's code comes first")
             waiter = self._loop.create_future()
             run.turn_waiters.append(waiter)
             try:
@@ -648,9 +682,15 @@ class Worker:
             return
         again = loaded.row.generation != run.generation
         kept = [record for record in run.pending if record.no is None and not again]
+        former = run.open
         run.take(loaded)
+        for no in run.tasks:  # what a running attempt changes must be seen here
+            if no in run.open and no in former:
+                run.open[no] = former[no]
         run.pending.clear()
         run.pending.extend(record for record in kept if record.step_no in run.open)
+        for record in run.pending:
+            run.open[record.step_no].ended = True
         run.load_again = run.stale = False
         run.forced = True
         for no in list(run.tasks):
@@ -721,7 +761,7 @@ class Worker:
             while self._timers and self._timers[0][0] <= now:
                 _, run_id = heapq.heappop(self._timers)
                 run = self.active.get(run_id)
-                if run is not None:
+                if run is not None and not run.busy:  # busy: it may be parking
                     self._start_due(run, now)
                     self.pump(run)
             self.check_quiet()
