@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from signoff import Registry, Step, action, workflow
+from signoff import Registry, Step, action, event, mutation, workflow
 from signoff.engine.advance import apply_advances
 from signoff.store import payloads
 from signoff.store.store import Store
@@ -111,3 +113,33 @@ async def test_a_canceled_wait_for_the_runs_turn_keeps_nobody_waiting(
             await second
         worker.turn_over(run)
         assert not run.busy
+
+
+async def test_an_outcome_recorded_while_a_mutation_runs_is_not_overlooked(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    begun, told = asyncio.Event(), asyncio.Event()
+    go = event("go", str, registry=registry)
+
+    @mutation(name="slow", registry=registry)
+    async def slow(session: AsyncSession) -> int:
+        begun.set()
+        return 1
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[Any]:
+        return list(await asyncio.gather(step.await_event(go), step.run_mutation(slow)))
+
+    engine = await open_engine(registry)
+    turn = engine.worker.turn
+
+    async def turn_after_event(run: Any) -> None:
+        await turn(run)
+        if not told.is_set():  # the run's turn is taken, its row is not: others may write
+            told.set()
+            await asyncio.create_task(engine.run(run.public_id).send(go, "x"), context=contextvars.Context())
+
+    engine.worker.turn = turn_after_event  # type: ignore[method-assign]  # to send at the worst moment
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), WAIT) == ["x", 1]
+    assert begun.is_set()
