@@ -77,7 +77,7 @@ class Worker:
         self._unsubscribe: Callable[[], None] = lambda: None
         self._quiet_waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, int] = {}
-        self._advanced = asyncio.Event()  # set whenever an advance was committed or refused
+        self._advanced = asyncio.Event()  # set whenever a run is no longer busy
 
     # -- life
 
@@ -669,11 +669,13 @@ class Worker:
         except Exception:  # the store is away
             logger.exception("loading a run failed; trying again", run=run.public_id)
             run.busy = False
+            self._advanced.set()
             self._call_later(RETRY_PAUSE, partial(self._reload, run))
             return
         finally:
             self._loading -= 1
         run.busy = False
+        self._advanced.set()
         mine = self.store.dialect.name == "sqlite" or (loaded is not None and loaded.row.worker_id == self.id)
         if loaded is not None and loaded.row.worker_id is None:
             self._claim_wanted.set()  # not claimed before it was driven: now it is
@@ -735,6 +737,7 @@ class Worker:
     def _block_done(self, run: ActiveRun, task: asyncio.Future[bool]) -> None:
         self._loading -= 1
         run.busy = False
+        self._advanced.set()
         if task.cancelled() or task.exception() is not None:
             logger.error("a blocked run could not be marked", run=run.public_id)
             self._call_later(RETRY_PAUSE, partial(self._reload, run))
