@@ -11,11 +11,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from signoff import Registry, Step, action, event, mutation, workflow
+from signoff import Registry, RunFailed, Step, action, event, mutation, workflow
 from signoff.engine.advance import apply_advances
 from signoff.store import payloads
 from signoff.store.store import Store
 from signoff.store.writer import Turn
+from signoff.workflow.codec import Codec
+from signoff.workflow.errors import Undecodable
 from tests.engine.conftest import EngineMaker
 
 WAIT = 8
@@ -143,3 +145,95 @@ async def test_an_outcome_recorded_while_a_mutation_runs_is_not_overlooked(
     run = await engine.start(w)
     assert await asyncio.wait_for(run.result(), WAIT) == ["x", 1]
     assert begun.is_set()
+
+
+async def test_outcomes_that_come_with_the_end_are_kept(open_engine: EngineMaker, registry: Registry) -> None:
+    """They are durable, or at least known: the end of the handler must not turn them into cancellations."""
+    both = asyncio.Event()
+    calls: list[str] = []
+
+    async def hold_until_both() -> None:
+        await both.wait()
+
+    @action(name="bad", registry=registry)
+    async def bad() -> None:
+        await hold_until_both()
+        raise ValueError("no")
+
+    @action(name="good", registry=registry)
+    async def good() -> str:
+        calls.append("good")
+        await hold_until_both()
+        return "done"
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        other = asyncio.ensure_future(step.run_action(good))
+        await step.run_action(bad)
+        await other
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    while not calls or not any(len(active.tasks) == 2 for active in engine.worker.active.values()):
+        await asyncio.sleep(0.01)
+    (active,) = engine.worker.active.values()
+    active.busy = True  # so that both outcomes come in one advance
+    both.set()
+    while len(active.pending) < 2 or active.tasks:
+        await asyncio.sleep(0.01)
+    active.busy = False
+    engine.worker.pump(active)
+    with pytest.raises(RunFailed):
+        await asyncio.wait_for(run.result(), WAIT)
+    kinds = await engine.store.read(
+        lambda tx: tx.conn.execute(
+            sa.text("SELECT name, outcome_kind FROM signoff_step WHERE kind = 'action' ORDER BY no")
+        ).all()
+    )
+    assert {name: kind for name, kind in kinds} == {"good": "success", "bad": "failure"}
+
+
+async def test_outcomes_that_come_with_a_mismatch_are_kept(
+    open_engine: EngineMaker, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = asyncio.Event()
+    decode = Codec.decode_result
+
+    def refuse_one(codec: Codec, text: str | None) -> Any:
+        if text == "1":
+            raise Undecodable("not what it was")
+        return decode(codec, text)
+
+    monkeypatch.setattr(Codec, "decode_result", refuse_one)
+
+    @action(name="bad", registry=registry)
+    async def first() -> int:
+        await both.wait()
+        return 1
+
+    @action(name="good", registry=registry)
+    async def second() -> int:
+        await both.wait()
+        return 2
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        await asyncio.gather(step.run_action(first), step.run_action(second))
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    while not any(len(active.tasks) == 2 for active in engine.worker.active.values()):
+        await asyncio.sleep(0.01)
+    (active,) = engine.worker.active.values()
+    active.busy = True
+    both.set()
+    while len(active.pending) < 2 or active.tasks:
+        await asyncio.sleep(0.01)
+    active.busy = False
+    engine.worker.pump(active)
+    while (await run.status()).status != "blocked":
+        await asyncio.sleep(0.01)
+    kinds = await engine.store.read(
+        lambda tx: tx.conn.execute(sa.text("SELECT outcome_kind FROM signoff_step ORDER BY no")).scalars().all()
+    )
+    assert list(kinds) == ["success", "success"]

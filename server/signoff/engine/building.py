@@ -55,6 +55,7 @@ class Builder:
         self.last_at = run.outcome_at
         self.finish: Finish | None = None
         self.inline: list[NewStep] = []
+        self.given: list[Record] = []
         self.advance = Advance(run.id, run.fence(), {}, now)
         self.reason: str | None = run.blocked
         self.hash: str | None = run.row.blocked_hash
@@ -62,6 +63,7 @@ class Builder:
     def build(self, records: Sequence[Record], make: Callable[[], Replayer]) -> None:
         """Feed the records. Afterwards `inline` has steps to execute in the same transaction, or call `done()`."""
         run = self.run
+        self.given = list(records)
         try:
             canceled = self._canceled_blocked()
             if not canceled and run.state != RunState.FINAL and not run.drains and run.replayer is None:
@@ -72,8 +74,6 @@ class Builder:
                         step.ask = new.ask
             for record in records:
                 self.take(record)
-                if self.finish is not None:
-                    break
         except BlockedError as error:
             self.block(error)
 
@@ -83,9 +83,12 @@ class Builder:
         generation = run.generation
         step = None
         if not record.cancel_request:
-            step = run.open.pop(record.step_no, None)
+            step = run.open.get(record.step_no)
             if step is None:
                 return  # canceled in the meantime
+            if self.finish is not None and record.no is None and step.kind not in FUNCTION_KINDS:
+                return  # a timer that nobody waits for any more
+            del run.open[step.no]
             generation = step.generation
         if record.no is None:
             self.number += 1
@@ -100,6 +103,10 @@ class Builder:
         item = run.compensables.get(record.step_no)
         if item is not None:
             item.outcome, item.value, item.started = known_outcome(record.kind, record.error), record.value, True
+        if self.finish is not None:  # recorded, so that it is not canceled as well; the program has ended
+            if record.cancel_request and run.replayer is not None:
+                run.replayer.next_no = max(run.replayer.next_no, record.step_no + 1)
+            return
         if run.drains or run.replayer is None:
             if run.replayer is not None:
                 run.replayer.close()
@@ -111,18 +118,25 @@ class Builder:
         self._collect(run.replayer.feed(None if record.cancel_request else record.step_no, outcome))
 
     def block(self, error: BlockedError) -> None:
-        """The handler does not match its journal: the run waits for other code, whatever was driven is forgotten."""
-        run = self.run
+        """The handler does not match its journal: the run waits for other code, whatever was driven is forgotten.
+
+        The outcomes that this began with are recorded all the same, whether they were handed over by then or not.
+        """
+        run, former = self.run, self.advance
         run.load_again = True
-        records = [record for record in self.advance.records if not record.by_handler]
-        fresh = {step["no"] for step in self.advance.steps}
+        taken = {id(record) for record in former.records}
+        asked = {step["no"] for step in former.steps}
+        still_open = {record.step_no for record in former.records if record.by_handler} | set(run.open)
         self.advance = Advance(run.id, run.fence(), {}, self.now)
         self.number = run.outcome_no
-        for record in records:
-            if record.step_no not in fresh:
+        for record in self.given:
+            if id(record) in taken or (record.no is None and record.step_no in still_open - asked):
                 self.number += 1
                 record.no = self.number
+                record.at = self.last_at = max(record.at, self.last_at or record.at)
                 self.advance.records.append(record)
+                if record.step_no in former.expired_asks:
+                    self.advance.expired_asks.append(record.step_no)
         self.finish, self.inline = None, []
         self.reason = json.dumps(error.to_reason())
         self.hash = self.known.code_hash

@@ -12,6 +12,7 @@ from signoff.engine.completion import complete_inside
 from signoff.engine.execution import Stale, error_info
 from signoff.replay.messages import NewStep
 from signoff.store.session import AuthorSession
+from signoff.workflow.errors import BlockedError
 from signoff.workflow.kinds import OutcomeKind, StepKind
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ async def commit_alone(worker: Worker, run: ActiveRun, builder: Builder) -> tupl
                 await complete_inside(worker, session, run.id, run.generation)
     except Stale:
         return builder.advance, Applied(False)
+    except BlockedError as error:  # what the handler did after an inline step does not match
+        builder.block(error)
+        await worker.drive_on(builder.done)
+        (applied,) = await worker.store.write(worker.apply, [builder.advance])
+        return builder.advance, applied
     return advance, applied
 
 
