@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -70,6 +72,18 @@ class _Server(uvicorn.Server):
         yield
 
 
+def settle_process() -> None:
+    """For a process that only serves, once all is imported: less garbage collection, and quicker turns for threads.
+
+    What was imported stays for ever, so the collector need not look at it again; and a thread that comes back from a
+    commit waits one switch interval for a busy loop, by default 5 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    sys.setswitchinterval(0.001)
+
+
 async def serve_app(app: Litestar, bound: socket.socket, *, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; a second SIGINT cuts off requests. Live streams end at once."""
     server = _Server(
@@ -84,6 +98,8 @@ async def serve_app(app: Litestar, bound: socket.socket, *, ready: Callable[[], 
         ready,
     )
 
+    settle_process()
+
     def stop(number: int) -> None:
         # through uvicorn's handler, because sse-starlette listens there to end its streams
         server.handle_exit(number, None)
@@ -97,6 +113,7 @@ async def serve_app(app: Litestar, bound: socket.socket, *, ready: Callable[[], 
 
 async def until_signal() -> None:
     """Return at the first SIGINT or SIGTERM."""
+    settle_process()
     event = asyncio.Event()
     with signals(lambda _number: event.set()):
         await event.wait()
