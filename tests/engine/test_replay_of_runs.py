@@ -73,7 +73,7 @@ async def test_no_step_with_an_outcome_runs_again(open_engine: EngineMaker, regi
     engine = await open_engine(registry)
     run = await engine.start(w)
     for number in range(3):
-        await until(run, lambda view: view.status == "waiting" and view.awaiting[0].kind == "event")
+        await until(run, lambda view: view.status == "waiting" and [item.kind for item in view.awaiting] == ["event"])
         await engine.close(grace=0)
         engine = await open_engine(registry)
         run = engine.run(run.id)

@@ -35,6 +35,7 @@ from signoff.engine.starting import Refusal
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
 from tests.engine.test_replay_of_runs import until, waits
+from tests.engine.test_run import make_table
 
 WAIT = 8
 
@@ -315,7 +316,7 @@ async def test_any_function_can_be_enqueued(t: TestEngine, registry: Registry) -
         await asyncio.Event().wait()
 
     await t.open()
-    await t.store.write(lambda tx: tx.conn.execute(sa.text("CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)")))
+    await make_table(t)
     run = await t.enqueue(flaky, 4)
     await t.advance(1000)
     assert await t.result(run) == 4

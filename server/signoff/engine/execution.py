@@ -22,7 +22,7 @@ from signoff.engine.outcomes import lock_run, record_due, record_outcome
 from signoff.engine.progress import Reporter
 from signoff.replay.messages import AskStep
 from signoff.store.clock import SystemClock
-from signoff.store.errors import StoreError
+from signoff.store.errors import CommitUnknown, StoreError
 from signoff.store.tx import Tx
 from signoff.workflow.amounts import size_of
 from signoff.workflow.attempt import Attempt, attempting
@@ -96,7 +96,6 @@ class Executor:
         if (step.options and step.generation != run.generation) or step.attempts or step.lost:
             options = StepOptions.from_record(step.options, ask.options)
         number = step.attempts + 1
-        started_at = self.store.clock.now()
         if step.lost and (options.at_most_once or step.lost > self.worker.settings.max_lost):
             times = "" if options.at_most_once else f" {step.lost} times"
             error = ErrorInfo("StepLost", f"the worker of {step.name!r} was lost{times}: its outcome is unknown")
@@ -107,12 +106,22 @@ class Executor:
             if pool is not None:
                 await self._enter(run, step, pool, options.pool_key)
             if not step.started or (options.at_most_once and step.attempts):
+                if not await self.store.write(attempts.mark_started, run.id, run.epoch, run.generation, step.no):
+                    run.load_again = True
+                    return
                 step.started = True
                 step.due_at = None
                 item = run.compensables.get(step.no)
                 if item is not None:
                     item.started = True
-                await self.store.write(attempts.mark_started, run.id, step.no)
+            await self._try(run, step, ask, number, options)
+        finally:
+            if pool is not None and not run.closing:
+                await self._leave(run, step)
+
+    async def _try(self, run: ActiveRun, step: OpenStep, ask: AskStep, number: int, options: StepOptions) -> None:
+        started_at = self.store.clock.now()
+        try:
             if step.kind is StepKind.MUTATION and self._replaced(run, step, number) is None:
                 await self._mutate(run, step, number)
                 return
@@ -127,13 +136,14 @@ class Executor:
         except SystemExit as error:  # the function's, not this process's
             info = ErrorInfo("SystemExit", f"{step.name!r} called sys.exit({error.code!r})")
             self._done(run, step, OutcomeKind.FAILURE, error=info)
+        except StoreError as error:
+            if step.kind is not StepKind.ACTION and error.transient:
+                raise  # the database is away: no attempt, it is made again when the run was loaded anew
+            await self._failed(run, step, options, number, started_at, error)
         except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the attempt's end
             await self._failed(run, step, options, number, started_at, error)
         else:
             self._done(run, step, OutcomeKind.SUCCESS, text)
-        finally:
-            if pool is not None and not run.closing:
-                await self._leave(run, step)
 
     def replacement(self, run: ActiveRun, name: str, ordinal: int, number: int) -> Replaced | None:
         """What a test put in the place of this attempt."""
@@ -306,9 +316,7 @@ class Executor:
                 run.load_again = True
                 return
             except StoreError as error:
-                if not error.transient:
-                    raise
-                if tries >= CONFLICT_TRIES:
+                if tries >= CONFLICT_TRIES or not (error.transient or isinstance(error, CommitUnknown)):
                     raise
                 run.load_again = run.load_again or turn
                 logger.info("a mutation is run again", run=run.public_id, step=step.no, reason=str(error))
