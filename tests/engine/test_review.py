@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from signoff import Registry, RunFailed, Step, action, event, mutation, workflow
 from signoff.engine.advance import apply_advances
 from signoff.store import payloads
+from signoff.store.errors import CommitUnknown
 from signoff.store.store import Store
 from signoff.store.writer import Turn
 from signoff.workflow.codec import Codec
@@ -237,3 +238,31 @@ async def test_outcomes_that_come_with_a_mismatch_are_kept(
         lambda tx: tx.conn.execute(sa.text("SELECT outcome_kind FROM signoff_step ORDER BY no")).scalars().all()
     )
     assert list(kinds) == ["success", "success"]
+
+
+async def test_an_unclear_commit_of_a_mutation_is_looked_up(open_engine: EngineMaker, registry: Registry) -> None:
+    calls: list[int] = []
+
+    @mutation(name="once", registry=registry)
+    async def once(session: AsyncSession) -> int:
+        calls.append(1)
+        return len(calls)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[int]:
+        return [await step.run_mutation(once), await step.run_mutation(once)]
+
+    engine = await open_engine(registry)
+    commit = engine.store._commit
+    happened = iter([True, False])
+
+    async def lose_the_answer(session: Any) -> None:
+        lost = next(happened, None)
+        if lost is not False:
+            await commit(session)
+        if lost is not None:
+            raise CommitUnknown("lost")
+
+    engine.store._commit = lose_the_answer  # type: ignore[method-assign]  # a connection that breaks in the commit
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), WAIT) == [1, 3]

@@ -15,14 +15,18 @@ from signoff.workflow.kinds import Activity, ErrorInfo, RunState
 A = Attempt.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 
-def mark_started(tx: Tx, run_id: int, step_no: int) -> None:
-    """An attempt of a delayed or pooled step begins."""
-    tx.conn.execute(
+def mark_started(tx: Tx, run_id: int, epoch: int, generation: int, step_no: int) -> bool:
+    """An attempt of a delayed or pooled step begins; False if the step is not this worker's to try any more."""
+    run = lock_run(tx, run_id)
+    if run is None or run.state == RunState.FINAL or run.epoch != epoch or run.generation != generation:
+        return False
+    written = tx.conn.execute(
         sa.update(S)
-        .where(S.c.run_id == run_id, S.c.no == step_no, S.c.outcome_no.is_(None))
+        .where(S.c.run_id == run_id, S.c.no == step_no, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
         .values(started=True, due_at=None)
     )
     tx.notify("run", run_id)
+    return written.rowcount > 0
 
 
 def back_off(
