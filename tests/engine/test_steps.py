@@ -6,13 +6,17 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import structlog
 from pydantic import BaseModel, SecretStr
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from signoff import (
     NonRetryable,
@@ -643,6 +647,32 @@ async def test_progress_and_log_of_a_sync_attempt_are_visible_while_it_runs(
     finally:
         leave.set()
     assert await run.result(timeout=WAIT) != threading.main_thread().name
+
+
+async def test_a_function_that_blocks_the_loop_is_reported_with_its_line(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    @action(name="blocks", registry=registry)
+    async def blocks() -> int:
+        time.sleep(1)  # blocks the loop
+        return 1
+
+    @action(name="threaded", registry=registry)
+    def threaded() -> int:
+        time.sleep(1)
+        return 1
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return await step.run_action(threaded) + await step.run_action(blocks)
+
+    engine = await open_engine(registry, settings=EngineSettings(loop_limit=0.3))
+    structlog.reset_defaults()
+    with capture_logs() as logs:
+        assert await (await engine.start(w)).result(timeout=WAIT) == 2
+    (line,) = [line["line"] for line in logs if "blocks the event loop" in line["event"]]
+    path, number = line.rsplit(":", 1)
+    assert "time.sleep(1)  # blocks" in Path(path).read_text().splitlines()[int(number) - 1]
 
 
 # -- F11

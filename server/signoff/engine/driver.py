@@ -111,7 +111,7 @@ class Driver:
                 ident = self._thread.ident
                 if ident is None:
                     continue
-                line = _line(sys._current_frames().get(ident))
+                line = author_line(sys._current_frames().get(ident))
                 overrun = self._overrun
                 self._given_up.add(self._thread)
                 self._since = None
@@ -139,7 +139,7 @@ def _cpu_seconds(thread: threading.Thread) -> float:
         return 0.0
 
 
-def _line(frame: FrameType | None) -> str:
+def author_line(frame: FrameType | None) -> str:
     """The innermost line that is neither ours nor the standard library's."""
     best = None
     while frame is not None:

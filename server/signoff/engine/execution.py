@@ -20,6 +20,7 @@ from signoff.engine.advance import Record
 from signoff.engine.lines import PoolLine
 from signoff.engine.outcomes import lock_run, record_due, record_outcome
 from signoff.engine.progress import Reporter
+from signoff.engine.stalls import StallWatch
 from signoff.replay.messages import AskStep
 from signoff.store.clock import SystemClock
 from signoff.store.errors import CommitUnknown, StoreError
@@ -71,8 +72,10 @@ class Executor:
         self._late: dict[tuple[int, int], asyncio.Task[None]] = {}  # ... after their attempt ended
         self._random = Random()
         self.reporter = Reporter(worker.store)
+        self._stalls = StallWatch(worker.settings.loop_limit)
 
     def close(self) -> None:
+        self._stalls.stop()
         for task in (*self._late.values(),):
             task.cancel()
         for line in self._lines.values():
@@ -189,7 +192,7 @@ class Executor:
             on_log=self.reporter.log(run.id, step.no, number),
             on_progress=self.reporter.progress(run.id, step.no),
         )
-        with attempting(attempt):
+        with attempting(attempt), self._stalls.watching():
             if timeout is None or deadline is None:
                 return await self._invoke(key, fn, args, kwargs)
             scope = asyncio.timeout(timeout)

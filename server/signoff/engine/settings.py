@@ -19,5 +19,6 @@ class EngineSettings:
     max_active: int = 2_000  # runs that one worker holds at once
     max_sync_threads: int = 32  # attempts of sync functions at once
     handler_limit: float = 1.0  # computing without awaiting
+    loop_limit: float = 1.0  # a step function that blocks the event loop for longer is reported
     max_lost: int = 5  # lost attempts of one step before it fails
     check_replay: bool = False  # replay after every advance and compare (tests)
