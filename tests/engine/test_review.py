@@ -266,3 +266,26 @@ async def test_an_unclear_commit_of_a_mutation_is_looked_up(open_engine: EngineM
     engine.store._commit = lose_the_answer  # type: ignore[method-assign]  # a connection that breaks in the commit
     run = await engine.start(w)
     assert await asyncio.wait_for(run.result(), WAIT) == [1, 3]
+
+
+async def test_runs_claimed_without_an_answer_are_claimed_again(open_engine: EngineMaker, registry: Registry) -> None:
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return 7
+
+    engine = await open_engine(registry)
+    worker = engine.worker
+    claim, lost = worker._claim, False
+
+    async def lose_the_answer(room: int) -> Any:
+        nonlocal lost
+        claimed = await claim(room)
+        if claimed.loaded and not lost:
+            lost = True
+            raise CommitUnknown("lost")
+        return claimed
+
+    worker._claim = lose_the_answer  # type: ignore[method-assign]  # a connection that breaks in the commit
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), WAIT) == 7
+    assert lost

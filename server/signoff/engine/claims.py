@@ -114,6 +114,15 @@ def _take(tx: Tx, ids: sa.Select[tuple[int]], worker_id: int) -> Sequence[Row]:
     ).all()
 
 
+def free_strays(tx: Tx, worker_id: int, held: Sequence[int]) -> None:
+    """Let others claim what the store says this worker has, but the worker does not know of.
+
+    So it is after a claim whose commit happened without an answer.
+    """
+    strays = sa.and_(R.c.worker_id == worker_id, R.c.id.not_in(held))
+    tx.conn.execute(sa.update(R).where(strays).values(worker_id=None, epoch=R.c.epoch + 1))
+
+
 def release(tx: Tx, runs: Sequence[tuple[int, int, Sequence[int]]]) -> None:
     """Hand runs (id, epoch, steps that were under way) back: another worker takes them at once.
 

@@ -17,7 +17,7 @@ from signoff.engine import blocking, limits, recovery, registration
 from signoff.engine.active import ActiveRun, OpenStep
 from signoff.engine.advance import Advance, Applied, Record, apply_advances
 from signoff.engine.building import Builder
-from signoff.engine.claims import Claimed, claim, release
+from signoff.engine.claims import Claimed, claim, free_strays, release
 from signoff.engine.completion import Completions
 from signoff.engine.driver import Driver, Overrun
 from signoff.engine.events import misfit_by
@@ -71,6 +71,7 @@ class Worker:
         self._timers: list[tuple[datetime, int]] = []
         self._next_wake: datetime | None = None
         self._claiming = False
+        self._strays = False  # runs may be claimed in the store that are not in memory
         self._loading = 0
         self._later: set[asyncio.TimerHandle] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -262,6 +263,7 @@ class Worker:
                     self._claim_wanted.set()
             except Exception:  # the store is away: its callers hear of it, this loop goes on when it is back
                 logger.exception("claiming runs failed; trying again")
+                self._strays = True  # its commit may have happened all the same
                 self._call_later(RETRY_PAUSE, self._claim_wanted.set)
                 continue
             finally:
@@ -270,12 +272,20 @@ class Worker:
                 self._claim_wanted.set()
             elif claimed.skipped:
                 self._call_later(LOCKED_PAUSE, self._claim_wanted.set)
-            self._take(claimed)
+            try:
+                self._take(claimed)
+            except Exception:  # whatever it is, the other runs go on
+                logger.exception("claimed runs could not be taken; trying again")
+                self._strays = True
+                self._call_later(RETRY_PAUSE, self._claim_wanted.set)
             self.check_quiet()
 
     async def _claim(self, room: int) -> Claimed:
         held = (*self._cache.values(), *self.active.values())
         known = {run.id: (run.generation, run.outcome_no, run.epoch) for run in held}
+        if self.store.dialect.name != "sqlite" and self._strays:
+            await self.store.write(free_strays, self.id, list(self.active))
+            self._strays = False
         call = self.store.read if self.store.dialect.name == "sqlite" else self.store.write
         return await call(claim, self.id, list(self._known), known, list(self.active), room)
 
@@ -314,8 +324,8 @@ class Worker:
         return run
 
     def _begin(self, run: ActiveRun) -> None:
-        self.active[run.id] = run
         run.code_hash = self._known[run.definition_id].code_hash
+        self.active[run.id] = run
         self.pump(run)
 
     def _refresh(self, run: ActiveRun, row: Any, entries: Sequence[Any]) -> None:
@@ -323,7 +333,7 @@ class Worker:
         if run.busy:
             run.stale = True  # the advance under way is refused if it must be; then look again
             return
-        if row.state == RunState.FINAL or row.generation != run.generation:
+        if row.state == RunState.FINAL or row.generation != run.generation or not self._owns(row):
             self._reload(run)
             return
         if row.outcome_no <= run.outcome_no and row.requested == run.requested and row.epoch == run.epoch:
@@ -676,10 +686,10 @@ class Worker:
             self._loading -= 1
         run.busy = False
         self._advanced.set()
-        mine = self.store.dialect.name == "sqlite" or (loaded is not None and loaded.row.worker_id == self.id)
+        mine = loaded is not None and self._owns(loaded.row)
         if loaded is not None and loaded.row.worker_id is None:
             self._claim_wanted.set()  # not claimed before it was driven: now it is
-        if loaded is None or loaded.row.state == RunState.FINAL or not mine:
+        if loaded is None or not mine:
             self._drop(run)
             return
         again = loaded.row.generation != run.generation
@@ -700,10 +710,14 @@ class Worker:
                 run.tasks[no].cancel()
         self.pump(run)
 
+    def _owns(self, row: Any) -> bool:
+        """Whether the row says that this worker has claimed the run; a SQLite file has no other."""
+        return row.state != RunState.FINAL and (self.store.dialect.name == "sqlite" or row.worker_id == self.id)
+
     def _reload_later(self, run_id: int) -> None:
         async def again() -> None:
             loaded = (await self.store.read(load, [run_id])).get(run_id)
-            if loaded is not None and run_id not in self.active and loaded.row.state != RunState.FINAL:
+            if loaded is not None and run_id not in self.active and self._owns(loaded.row):
                 self._begin(ActiveRun(loaded))
 
         self._loading += 1
