@@ -56,6 +56,21 @@ def misfit_by(registry: Registry) -> Misfit:
     return misfit
 
 
+# built once: building and hashing a statement costs more than running it
+_RUN: sa.BindParameter[int] = sa.bindparam("run_id")
+_OPEN = (S.c.run_id == _RUN, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
+_OPEN_WAITS = sa.select(S.c.no, S.c.options).where(*_OPEN, S.c.kind == StepKind.EVENT.value).order_by(S.c.no)
+_OPEN_ASKS = sa.select(S.c.name, S.c.options).where(*_OPEN, S.c.kind == StepKind.ASK.value)
+_BUFFERED = sa.select(E).where(E.c.run_id == _RUN, E.c.state == "buffered").order_by(E.c.id).limit(1)
+_BUFFERED_NAMES = _BUFFERED.where(E.c.name.in_(sa.bindparam("names", expanding=True)), ~E.c.by_id)
+_BUFFERED_ID = _BUFFERED.where(E.c.public_id == sa.bindparam("event_id"), E.c.by_id)
+_CONSUME = (
+    sa.update(E).where(E.c.id == sa.bindparam("b_id")).values(state="consumed", consumed_by=sa.bindparam("step_no"))
+)
+_BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
+_NEW = sa.insert(E).returning(E.c.id)
+
+
 def send(
     tx: Tx,
     scope: Scope,
@@ -122,7 +137,7 @@ def send(
         tx.conn.execute(sa.update(R).where(R.c.id == row.id).values(ready=0))
         tx.notify("ready")
     tx.notify("run", row.id)
-    return event_view(tx, tx.conn.execute(sa.select(E).where(E.c.id == stored)).one(), run)
+    return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
 def create_event(
@@ -140,7 +155,7 @@ def create_event(
             raise Conflict(f"there is an event with the id {event_id!r} already", run=run, event=event_id)
     stored = _insert(tx, row, name, {"by_id": True, "state": "created", "channel": channel}, event_id)
     tx.notify("run", row.id)
-    return event_view(tx, tx.conn.execute(sa.select(E).where(E.c.id == stored)).one(), run)
+    return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
 def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
@@ -154,13 +169,7 @@ def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
 
 def open_waits(tx: Tx, run_id: int) -> list[tuple[int, EventDetail]]:
     """The waits of a run that have no event yet, in the order in which they were asked for."""
-    waits = tx.conn.execute(
-        sa.select(S.c.no, S.c.options)
-        .where(
-            S.c.run_id == run_id, S.c.kind == StepKind.EVENT.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
-        )
-        .order_by(S.c.no)
-    ).all()
+    waits = tx.conn.execute(_OPEN_WAITS, {"run_id": run_id}).all()
     found = [(wait.no, json.loads(wait.options)) for wait in waits]
     return [(no, EventDetail(tuple(options.get("names", ())), options.get("event_id"))) for no, options in found]
 
@@ -183,19 +192,17 @@ def take_buffered(
 
 
 def _take(tx: Tx, run_id: int, step_no: int, detail: EventDetail, misfit: Misfit | None) -> Taken | None:
+    earliest, given = _BUFFERED_NAMES, {"run_id": run_id, "names": list(detail.names)}
     if detail.event_id is not None:
-        fits = sa.and_(E.c.public_id == detail.event_id, E.c.by_id)
-    else:
-        fits = sa.and_(E.c.name.in_(detail.names), ~E.c.by_id)
-    earliest = sa.select(E).where(E.c.run_id == run_id, E.c.state == "buffered", fits).order_by(E.c.id).limit(1)
+        earliest, given = _BUFFERED_ID, {"run_id": run_id, "event_id": detail.event_id}
     while True:
-        event = tx.conn.execute(earliest).one_or_none()
+        event = tx.conn.execute(earliest, given).one_or_none()
         if event is None:
             return None
         text = payloads.get(tx, event.value)
         problem = misfit(event.name, text) if misfit is not None and not event.is_error else None
         if problem is None:
-            tx.conn.execute(sa.update(E).where(E.c.id == event.id).values(state="consumed", consumed_by=step_no))
+            tx.conn.execute(_CONSUME, {"b_id": event.id, "step_no": step_no})
             return _outcome(event, text)
         tx.conn.execute(sa.update(E).where(E.c.id == event.id).values(state="set_aside", problem=json.dumps(problem)))
 
@@ -271,11 +278,7 @@ def _check_declared(tx: Tx, run: Row, name: str) -> None:
 
 
 def _open_asks(tx: Tx, run_id: int) -> Sequence[Row]:
-    return tx.conn.execute(
-        sa.select(S.c.name, S.c.options).where(
-            S.c.run_id == run_id, S.c.kind == StepKind.ASK.value, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
-        )
-    ).all()
+    return tx.conn.execute(_OPEN_ASKS, {"run_id": run_id}).all()
 
 
 def _needs_decision(run: Row, event: str) -> NeedsDecision:
@@ -292,7 +295,7 @@ def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str |
         "name": name,
         "created_at": tx.now,
     }
-    return int(tx.conn.execute(sa.insert(E).values(**row, **values).returning(E.c.id)).scalar_one())
+    return int(tx.conn.execute(_NEW, {**row, **values}).scalar_one())
 
 
 def _fill(tx: Tx, run: Row, event_id: str, text: str, values: dict[str, Any], misfit: Misfit | None) -> int:

@@ -18,11 +18,20 @@ def in_scope(scope: Scope, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bo
     return column == scope.tenant_id if scope.tenant_id else sa.true()
 
 
+# built once: building and hashing a statement costs more than running it
+_ANY = sa.select(R).where(R.c.public_id == sa.bindparam("run")).order_by(R.c.id).limit(1)
+_ONE = sa.select(R).where(R.c.public_id == sa.bindparam("run"), R.c.tenant_id == sa.bindparam("tenant"))
+_ONE_LOCKED = _ONE.with_for_update()
+
+
 def find_run(tx: Tx, scope: Scope, run: str) -> Row:
     """The run's row by its public id, not locked. NotFound for unknown and foreign ids alike."""
-    found = tx.conn.execute(
-        sa.select(R).where(R.c.public_id == run, in_scope(scope, R.c.tenant_id)).order_by(R.c.id).limit(1)
-    ).one_or_none()
+    return _found(tx, _ONE if scope.tenant_id else _ANY, scope, run)
+
+
+def _found(tx: Tx, select: sa.Select[Any], scope: Scope, run: str) -> Row:
+    given = {"run": run, "tenant": scope.tenant_id} if scope.tenant_id else {"run": run}
+    found = tx.conn.execute(select, given).one_or_none()
     if found is None:
         raise NotFound(f"there is no run {run!r}", run=run)
     return found
@@ -30,6 +39,8 @@ def find_run(tx: Tx, scope: Scope, run: str) -> Row:
 
 def find_locked(tx: Tx, scope: Scope, run: str, *, with_parent: bool = False) -> Row:
     """As `find_run`, locked until the transaction ends."""
+    if scope.tenant_id and not with_parent:
+        return _found(tx, _ONE_LOCKED, scope, run)
     locked = lock_run(tx, find_run(tx, scope, run).id, with_parent=with_parent)
     if locked is None:  # cleaned up in between
         raise NotFound(f"there is no run {run!r}", run=run)

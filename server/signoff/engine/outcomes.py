@@ -39,6 +39,24 @@ class Told:
     requested: str
 
 
+# built once: building and hashing a statement costs more than running it
+_END_STEP = (
+    sa.update(S)
+    .where(
+        S.c.run_id == sa.bindparam("b_run"),
+        S.c.no == sa.bindparam("b_no"),
+        S.c.outcome_no.is_(None),
+        S.c.retired_in.is_(None),
+    )
+    .values({name: sa.bindparam(name) for name in ("outcome_no", "outcome_kind", "ended_at", "value")})
+)
+_MOVE = (
+    sa.update(R)
+    .where(R.c.id == sa.bindparam("b_run"))
+    .values(outcome_no=sa.bindparam("outcome_no"), outcome_at=sa.bindparam("outcome_at"), touch_no=R.c.touch_no + 1)
+    .returning(R)
+)
+_WAKE = _MOVE.values(ready=sa.case((R.c.state == RunState.FINAL.value, sa.null()), else_=0))
 _LOCK = sa.select(R).where(R.c.id == sa.bindparam("run_id")).with_for_update()
 _PARENT = sa.select(R.c.parent_id).where(R.c.id == sa.bindparam("run_id"))
 
@@ -103,11 +121,8 @@ def record_outcome(
     stored = json.dumps(error.to_json()) if error is not None else value
     if stored is not None:
         stored = payloads.put(tx, run.id, stored)
-    written = tx.conn.execute(
-        sa.update(S)
-        .where(S.c.run_id == run.id, S.c.no == step_no, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
-        .values(outcome_no=number, outcome_kind=kind.value, ended_at=moment, value=stored)
-    )
+    outcome = {"outcome_no": number, "outcome_kind": kind.value, "ended_at": moment, "value": stored}
+    written = tx.conn.execute(_END_STEP, {"b_run": run.id, "b_no": step_no, **outcome})
     if written.rowcount == 0:
         return None
     if wake:
@@ -116,15 +131,5 @@ def record_outcome(
         tx.notify("ready")
     else:
         tx.notify("run", run.id)
-    ready = sa.case((R.c.state == RunState.FINAL.value, sa.null()), else_=0) if wake else R.c.ready
-    return tx.conn.execute(
-        sa.update(R)
-        .where(R.c.id == run.id)
-        .values(
-            outcome_no=number,
-            outcome_at=moment,
-            touch_no=R.c.touch_no + 1,
-            ready=ready,
-        )
-        .returning(R)
-    ).one()
+    moved = {"b_run": run.id, "outcome_no": number, "outcome_at": moment}
+    return tx.conn.execute(_WAKE if wake else _MOVE, moved).one()
