@@ -289,3 +289,53 @@ async def test_runs_claimed_without_an_answer_are_claimed_again(open_engine: Eng
     run = await engine.start(w)
     assert await asyncio.wait_for(run.result(), WAIT) == 7
     assert lost
+
+
+async def test_what_an_attempt_brings_while_its_worker_stops_is_kept(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    begun, calls = asyncio.Event(), 0
+
+    @action(name="last words", registry=registry)
+    async def last_words() -> str:
+        nonlocal calls
+        calls += 1
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]  # it is a task's
+            return "said"
+        return "never"
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> str:
+        return await step.with_options(at_most_once=True).run_action(last_words)
+
+    first = await open_engine(registry)
+    run = await first.start(w)
+    await asyncio.wait_for(begun.wait(), WAIT)
+    await first.close()
+    second = await open_engine(registry)
+    assert await asyncio.wait_for(second.run(run.id).result(), WAIT) == "said"
+    assert calls == 1
+
+
+async def test_a_mutation_that_hangs_does_not_keep_its_worker_from_stopping(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    begun = asyncio.Event()
+
+    @mutation(name="hang", registry=registry)
+    async def hang(session: AsyncSession) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        await step.run_mutation(hang)
+
+    engine = await open_engine(registry)
+    await engine.start(w)
+    await asyncio.wait_for(begun.wait(), WAIT)
+    await asyncio.wait_for(engine.close(), WAIT)

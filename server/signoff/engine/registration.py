@@ -53,6 +53,7 @@ def unregister(tx: Tx, worker_id: int) -> None:
     pools.free_slots(tx, [worker_id])
     tx.conn.execute(sa.delete(WD).where(WD.c.worker_id == worker_id))
     tx.conn.execute(sa.update(W).where(W.c.id == worker_id).values(lost_at=tx.now))
+    tx.notify("ready")  # others have to wake the runs that it would have woken
 
 
 def _hash(fn: Any) -> str:

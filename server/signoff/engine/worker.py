@@ -28,7 +28,7 @@ from signoff.engine.programs import Known, make_replayer
 from signoff.engine.settings import EngineSettings
 from signoff.engine.solo import commit_alone
 from signoff.replay.messages import Finish
-from signoff.store.errors import TransactionConflict
+from signoff.store.errors import StoreError, TransactionConflict
 from signoff.store.liveness import Liveness
 from signoff.store.store import Store
 from signoff.store.tx import Notice
@@ -125,19 +125,19 @@ class Worker:
         deadline = self._loop.time() + grace
         while (running := self._running()) and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        while any(run.busy for run in self.active.values()):
+        held = [(run.id, run.epoch, list(run.tasks)) for run in self.active.values()]
+        for attempt in self._running():
+            attempt.cancel()
+        await asyncio.gather(*self._running(), return_exceptions=True)
+        while any(run.busy for run in self.active.values()):  # what attempts brought is written
             self._advanced.clear()
             await self._advanced.wait()
-        held = [(run.id, run.epoch, list(run.tasks)) for run in self.active.values()]
         for run in self.active.values():
             run.closing = True
-            for attempt in run.tasks.values():
-                attempt.cancel()
-        await asyncio.gather(
-            *(task for run in self.active.values() for task in run.tasks.values()), return_exceptions=True
-        )
-        if held:
+        try:
             await self.store.write(release, held)
+        except StoreError as error:
+            logger.warning("runs could not be handed back; they go on when this worker is found lost", error=str(error))
         for run in (*self.active.values(), *self._cache.values()):
             self._forget(run)
         self.active.clear()
@@ -252,7 +252,7 @@ class Worker:
             if self.stopping:
                 return
             room = min(self.settings.max_active - len(self.active), CLAIM_BATCH)
-            if room <= 0 or not self.liveness.healthy:
+            if room <= 0 or not self.liveness.healthy or self.liveness.worker_id != self.id:
                 self._call_later(0.05, self._claim_wanted.set)
                 continue
             self._claiming = True
@@ -482,8 +482,8 @@ class Worker:
     def _committed(self, run: ActiveRun, advance: Advance | None, result: Applied | BaseException) -> None:
         run.busy = False
         self._advanced.set()
-        if run.closing and self.stopping:
-            return
+        if run.closing or self.active.get(run.id) is not run:
+            return  # this worker stops, or was taken for lost meanwhile
         if isinstance(result, BaseException) or advance is None:
             failures = self._failures[run.id] = self._failures.get(run.id, 0) + 1
             logger.error("an advance could not be written", run=run.public_id, error=str(result), tries=failures)
@@ -665,7 +665,7 @@ class Worker:
     def _reload(self, run: ActiveRun) -> None:
         if run.busy or self.active.get(run.id) is not run:
             return
-        run.busy = True
+        run.busy = run.load_again = True  # until it was loaded: a failed load leaves half of it
         self._loading += 1
         asyncio.create_task(self._reload_now(run)).add_done_callback(lambda task: task.exception())
 
@@ -679,6 +679,7 @@ class Worker:
         except Exception:  # the store is away
             logger.exception("loading a run failed; trying again", run=run.public_id)
             run.busy = False
+            self._advanced.set()
             self._advanced.set()
             self._call_later(RETRY_PAUSE, partial(self._reload, run))
             return
@@ -739,6 +740,7 @@ class Worker:
     def _block(self, run: ActiveRun, reason: dict[str, Any]) -> None:
         known = self._known.get(run.definition_id)
         run.replayer = None  # its thread may still be inside
+        run.busy = True
         self._take_back(run)
         run.load_again = True
         self._loading += 1
@@ -797,11 +799,12 @@ class Worker:
             return
         while True:
             try:
-                if self.liveness.expelled:
+                if self.liveness.expelled or self.liveness.worker_id != self.id:
                     await self._begin_again()
                 lost = self.liveness.lost()
                 if lost:
                     await self._take_over(lost)
+                    self._claim_wanted.set()  # they were the ones to wake the runs that they had let go
                 for worker_id in lost:
                     self.liveness.settled(worker_id)
             except Exception:  # the store is away; lost workers are looked for when it is back
@@ -819,9 +822,14 @@ class Worker:
             self._forget(run)
         self.active.clear()
         self._cache.clear()
-        await self.liveness.stop()
-        self.id = await self.liveness.start()
-        self._known = await self.store.write(registration.register, self.id, self.registry)
+        # each part may fail while the database is away; then the rest is done with the next look
+        if self.liveness.expelled or self.liveness.worker_id is None:
+            await self.liveness.stop()
+            await self.liveness.start()
+        worker_id = self.liveness.worker_id
+        assert worker_id is not None
+        self._known = await self.store.write(registration.register, worker_id, self.registry)
+        self.id = worker_id
         self._claim_wanted.set()
 
 
