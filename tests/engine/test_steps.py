@@ -300,6 +300,75 @@ async def test_a_timeout_is_a_failed_attempt_and_is_on_the_engines_clock(t: Test
     assert (await run.steps())[0].attempt_rows[0].error.type == "TimeoutError"
 
 
+async def test_queries_and_mutations_time_out_too_and_write_nothing(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    add, count, _ = notes(registry)
+
+    @mutation(name="hangs", registry=registry)
+    async def hangs(session: AsyncSession) -> None:
+        await session.execute(sa.text("INSERT INTO notes (text) VALUES ('gone')"))
+        await asyncio.Event().wait()
+
+    @query(name="looks", registry=registry)
+    async def looks(session: AsyncSession) -> str:
+        assert attempt.current().step == "looks"
+        await asyncio.Event().wait()
+        return ""
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[Any]:
+        seen: list[Any] = []
+        for call in (
+            lambda: step.run_mutation(hangs.options(timeout=0.05)),
+            lambda: step.run_mutation(hangs.options(schedule_to_close=0.05)),
+            lambda: step.run_query(looks.options(timeout=0.05)),
+        ):
+            try:
+                await call()
+            except StepFailed as error:
+                seen.append(error.type)
+        return [*seen, await step.run_mutation(add, "x"), await step.run_query(count)]
+
+    engine = await open_engine(registry)
+    await make_table(engine)
+    assert await (await engine.start(w)).result(timeout=WAIT) == [*["TimeoutError"] * 3, 1, 1]
+
+
+async def test_a_mutation_that_others_get_in_the_way_of_runs_again_and_that_is_no_attempt(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    """On PostgreSQL two mutations that lock each other's row deadlock; on SQLite they come one after the other."""
+    bodies: list[str] = []
+    both = asyncio.Barrier(2)
+
+    @mutation(name="swap", registry=registry)
+    async def swap(session: AsyncSession, first: int, second: int) -> int:
+        bodies.append(f"{first}{second}")
+        change = sa.text("UPDATE notes SET text = text || :new WHERE id = :id")
+        await session.execute(change, {"new": "x", "id": first})
+        if len(bodies) <= 2 and session.get_bind().dialect.name == "postgresql":
+            await both.wait()
+        await session.execute(change, {"new": "x", "id": second})
+        return attempt.current().number
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[int]:
+        return await asyncio.gather(step.run_mutation(swap, 1, 2), step.run_mutation(swap, 2, 1))
+
+    engine = await open_engine(registry)
+    await make_table(engine)
+    await engine.store.write(
+        lambda tx: tx.conn.execute(sa.text("INSERT INTO notes (id, text) VALUES (1, ''), (2, '')"))
+    )
+    run = await engine.start(w)
+    assert await run.result(timeout=WAIT) == [1, 1]
+    texts = await engine.store.read(lambda tx: tx.conn.execute(sa.text("SELECT text FROM notes")).scalars().all())
+    assert list(texts) == ["xx", "xx"]
+    assert len(bodies) == (2 if "sqlite" in engine.url else 3)
+    assert [step.attempts for step in await run.steps()] == [0, 0]
+
+
 async def test_a_sync_attempt_that_timed_out_keeps_its_slot_and_its_late_result_is_dropped(
     open_engine: EngineMaker, registry: Registry
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import json
 import traceback
+from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -126,7 +127,7 @@ class Executor:
         started_at = self.store.clock.now()
         try:
             if step.kind is StepKind.MUTATION and self._replaced(run, step, number) is None:
-                await self._mutate(run, step, number)
+                await self._mutate(run, step, number, options)
                 return
             value = await self._call(run, step, number, options)
             text = self.encode(run, ask, value)
@@ -169,18 +170,25 @@ class Executor:
         assert ask is not None
         fn = ask.fn
         args, kwargs = fn.codec.decode_call(ask.args)
+        timeout = self._timeout(step, options)
         if step.kind is StepKind.QUERY:
             async with self.store.snapshot() as session:
-                return await fn.fn(session, *args, **kwargs)
-        key = (run.id, step.no)
-        timeout = options.timeout
-        if options.schedule_to_close is not None:
-            left = options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
-            if left <= 0:
-                raise NonRetryable(
-                    f"{step.name!r} did not end within schedule_to_close={options.schedule_to_close:g} s"
-                )
-            timeout = left if timeout is None else min(timeout, left)
+                return await self._within(run, step, number, timeout, fn.fn(session, *args, **kwargs))
+        return await self._within(run, step, number, timeout, self._invoke((run.id, step.no), fn, args, kwargs))
+
+    def _timeout(self, step: OpenStep, options: StepOptions) -> float | None:
+        """Seconds that the attempt has."""
+        if options.schedule_to_close is None:
+            return options.timeout
+        left = options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
+        if left <= 0:
+            raise NonRetryable(f"{step.name!r} did not end within schedule_to_close={options.schedule_to_close:g} s")
+        return left if options.timeout is None else min(options.timeout, left)
+
+    async def _within(
+        self, run: ActiveRun, step: OpenStep, number: int, timeout: float | None, call: Coroutine[Any, Any, Any]
+    ) -> Any:
+        """The author's function as the current attempt, ended by its timeout."""
         deadline = None if timeout is None else self.store.clock.now() + timedelta(seconds=timeout)
         attempt = Attempt(
             number,
@@ -194,14 +202,14 @@ class Executor:
         )
         with attempting(attempt), self._stalls.watching():
             if timeout is None or deadline is None:
-                return await self._invoke(key, fn, args, kwargs)
+                return await call
             scope = asyncio.timeout(timeout)
             expiry: asyncio.Task[None] | None = None
             try:
                 async with scope:
                     if not isinstance(self.store.clock, SystemClock):
                         expiry = asyncio.create_task(self._expire(scope, deadline))
-                    return await self._invoke(key, fn, args, kwargs)
+                    return await call
             except TimeoutError:
                 if scope.expired():
                     raise TimeoutError(f"attempt {number} of {step.name!r} timed out after {timeout:g} s") from None
@@ -287,7 +295,7 @@ class Executor:
 
     # -- mutations
 
-    async def _mutate(self, run: ActiveRun, step: OpenStep, number: int) -> None:
+    async def _mutate(self, run: ActiveRun, step: OpenStep, number: int, options: StepOptions) -> None:
         """The author's writes and the outcome in one transaction, exactly once."""
         ask = step.ask
         assert ask is not None
@@ -301,11 +309,12 @@ class Executor:
             while (alone := run.alone) is not None:
                 await alone.wait()
             try:
+                timeout = self._timeout(step, options)
                 if exclusive:
                     await self.worker.turn(run)
                     turn = True
                 async with self.store.session() as session:
-                    value = await fn.fn(session, *args, **kwargs)
+                    value = await self._within(run, step, number, timeout, fn.fn(session, *args, **kwargs))
                     await session.flush()
                     text = self.encode(run, ask, value)
                     if not turn:
