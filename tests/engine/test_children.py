@@ -204,7 +204,10 @@ async def test_a_canceled_parent_is_canceling_until_its_children_are_final(t: Te
 async def test_a_great_many_children_are_canceled_along(t: TestEngine, registry: Registry) -> None:
     @workflow("child", registry=registry)
     async def child(step: Step) -> None:
-        await step.sleep(3600)
+        try:
+            await step.sleep(3600)
+        finally:
+            await step.sleep(5)
 
     @workflow("parent", registry=registry)
     async def parent(step: Step) -> None:
@@ -214,6 +217,10 @@ async def test_a_great_many_children_are_canceled_along(t: TestEngine, registry:
     run = await t.start(parent)
     await t.settle()
     await run.cancel()
+    await t.settle()
+    page = await t.runs(workflow="child", limit=200)
+    assert [item.status for item in page.items] == ["canceling"] * 150  # no batch waits for the one before
+    await t.advance(5)
     await t.wait_for_status(run, "canceled")
     page = await t.runs(workflow="child", limit=200)
     assert [item.status for item in page.items] == ["canceled"] * 150

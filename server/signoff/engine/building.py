@@ -13,6 +13,7 @@ from typing import Any
 
 from signoff.engine.active import ActiveRun, Compensable, OpenStep, known_outcome
 from signoff.engine.advance import Advance, Record
+from signoff.engine.ending import CHILD_BATCH
 from signoff.engine.programs import Known, compensation_plan
 from signoff.engine.settings import EngineSettings
 from signoff.replay.compensation import CompensationProgram
@@ -236,7 +237,8 @@ class Builder:
             # the run is final when its children are
             step.orphaned = True
             self.advance.orphans.append(no)
-            self.advance.closed_children.append(no)
+            if len(self.advance.closed_children) < CHILD_BATCH:  # the others when the handler has ended
+                self.advance.closed_children.append(no)
             return
         del self.run.open[no]
         self.number += 1
@@ -301,6 +303,7 @@ class Builder:
         run = self.run
         assert run.ending is not None
         if any(step.kind is StepKind.CHILD for step in run.open.values()):
+            self.advance.cancel_children = True  # the next of them
             return
         run.ending["phase"] = "compensate"
         if run.ending["compensate"]:

@@ -18,6 +18,8 @@ from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, RunState,
 SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
 DONE = Completion.__table__  # type: ignore[attr-defined]
 
+CHILD_BATCH = 50  # children that are canceled in one transaction
+
 
 def finalize(
     tx: Tx,
@@ -124,13 +126,20 @@ def tell_parent(tx: Tx, run: Row, kind: ResultKind, value: str | None, error: Er
 
 
 def cancel_open_children(tx: Tx, run_id: int, step_nos: Sequence[int] | None = None) -> None:
-    """Asks the children of a run that are not final to end too: all that it waits for, or those of `step_nos`."""
+    """Asks the children of a run that are not final to end too: those of `step_nos`, or the next `CHILD_BATCH` of all.
+
+    While there are more, the run wakes again at once.
+    """
     from signoff.engine import control  # control ends runs through this module
 
+    if step_nos is None:
+        if control.cancel_children(tx, run_id, CHILD_BATCH):
+            tx.conn.execute(sa.update(R).where(R.c.id == run_id).values(ready=0))
+            tx.notify("ready")
+        return
     children = sa.select(R.c.id).where(
         R.c.parent_id == run_id, R.c.parent_no.is_not(None), R.c.state != RunState.FINAL.value
     )
-    if step_nos is not None:
-        children = children.where(R.c.parent_no.in_(step_nos))
+    children = children.where(R.c.parent_no.in_(step_nos))
     for child_id in tx.conn.execute(children.order_by(R.c.id)).scalars().all():
         control.cancel_child(tx, child_id)
