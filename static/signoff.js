@@ -97,21 +97,26 @@
 
   /* Times ---------------------------------------------------------------------------------------------------------- */
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  function say(seconds) {
-    for (const [size, unit] of UNITS) if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`;
-    return "1 s";
+  function say(seconds, both = false) {
+    const index = UNITS.findIndex(([size]) => seconds >= size);
+    if (index < 0) return "1 s";
+    const [size, unit] = UNITS[index], [smaller, name] = UNITS[index + 1] ?? [];
+    const rest = both && smaller ? Math.floor(seconds % size / smaller) : 0;
+    return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${name}` : ""}`;
   }
   const skew = Date.now() - Date.parse(document.documentElement.dataset.now || new Date().toISOString());
   function tick() {
     const now = Date.now() - skew;
     for (const time of $$("time[data-relative]")) {
       const seconds = (now - Date.parse(time.dateTime)) / 1000;
-      const text = seconds > -1 && seconds < 5 ? "just now" : seconds > 0 ? `${say(seconds)} ago` : `in ${say(-seconds)}`;
+      const coming = "coming" in time.dataset;
+      const text = coming && seconds > -1 ? "now" : seconds > -1 && seconds < 5 ? "just now"
+        : seconds > 0 ? `${say(seconds)} ago` : `in ${say(-seconds, seconds <= -3600)}`;
       if (time.textContent !== text) time.textContent = text;
     }
     for (const span of $$("[data-since]")) {
       const seconds = Math.max(0, (now - Date.parse(span.dataset.since)) / 1000);
-      if (seconds >= 1) span.textContent = say(seconds);
+      if (seconds >= 1) span.textContent = say(seconds, true);
     }
   }
   setInterval(tick, 1000);

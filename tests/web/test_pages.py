@@ -187,6 +187,11 @@ async def test_an_approver_answers_and_the_run_goes_on(both_sites: Site) -> None
         assert await run.result(timeout=10) == "label of o-7"
         again = await client.post(f"/approvals/{question}", data=data)
         assert again.status_code == 303, "a second press of the button is no error"
+        other = await client.post(
+            f"/approvals/{question}", data={**data, "f.approved": "false", "f.note": "my other tab"}
+        )
+        assert other.status_code == 409, "another answer of the same person, from another tab, was not taken"
+        assert "my other tab" in other.text
 
 
 async def test_errors_stand_beside_their_fields_and_what_was_typed_stays(site: Site) -> None:

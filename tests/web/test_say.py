@@ -19,7 +19,15 @@ def test_durations_as_people_say_them(seconds: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "just now"), (7, "7 s ago"), (200, "3 min ago"), (-7300, "in 2 h"), (90_000, "1 d ago")]
+    ("seconds", "said"),
+    [
+        (0, "just now"),
+        (7, "7 s ago"),
+        (200, "3 min ago"),
+        (-200, "in 3 min"),
+        (-14_280, "in 3 h 58 min"),
+        (90_000, "1 d ago"),
+    ],
 )
 def test_times_beside_now(seconds: float, said: str) -> None:
     assert say.relative(NOW - timedelta(seconds=seconds), NOW) == said

@@ -7,6 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from markupsafe import Markup
+
 # The shown statuses with the word that people read; the key is also the name of icon and colour.
 STATUS_WORDS = {
     "queued": "Queued",
@@ -62,11 +64,13 @@ def duration(span: timedelta | float | None) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """`3 min ago`, `in 2 h`, or `just now`; one unit, for it stands next to other things."""
+    """`3 min ago`, `in 3 h 58 min`, or `just now`. The past in one unit; what comes is not said to be nearer."""
     seconds = (now - moment).total_seconds()
     if -1 < seconds < 5:
         return "just now"
     span = duration(abs(seconds)) if abs(seconds) >= 1 else "1 s"
+    if seconds <= -3600:
+        return f"in {span}"
     first = " ".join(span.split(" ")[:2]) if abs(seconds) >= 10 else f"{round(abs(seconds))} s"
     return f"{first} ago" if seconds > 0 else f"in {first}"
 
@@ -74,6 +78,17 @@ def relative(moment: datetime, now: datetime) -> str:
 def coming(moment: datetime, now: datetime) -> str:
     """`in 2 h`, or `now` for what is due already."""
     return relative(moment, now) if (moment - now).total_seconds() >= 1 else "now"
+
+
+def ticking(moment: datetime, now: datetime) -> Markup:
+    """`coming` as an element whose text the page keeps fresh."""
+    return Markup('<time datetime="{}" title="{}" data-coming data-relative>{}</time>').format(
+        iso(moment), exact(moment), coming(moment, now)
+    )
+
+
+def iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def exact(moment: datetime) -> str:

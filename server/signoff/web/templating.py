@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,6 @@ def asset(name: str) -> str:
 
 def _fingerprint(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "0"
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _short(public_id: str) -> str:
@@ -62,7 +57,7 @@ def environment() -> Environment:
         has_nested=_has_nested,
         initials=say.initials,
         is_number=say.is_number,
-        iso=_iso,
+        iso=say.iso,
         listed=say.listed,
         person=say.person,
         plain=say.plain,

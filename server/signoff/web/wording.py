@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from markupsafe import Markup
+
 from signoff.web import say
 
 STEP_STATES = {
@@ -123,8 +125,10 @@ def doing(run: Any, now: datetime) -> str:
     if run.ended_at is not None:
         return f"took {say.duration(run.ended_at - run.created_at)}"
     if run.status in ("sleeping", "queued") and run.next_wake_at is not None and run.next_wake_at > now:
-        return f"goes on {say.coming(run.next_wake_at, now)}"
-    return f"for {say.duration(now - run.created_at)}"
+        return Markup("goes on {}").format(say.ticking(run.next_wake_at, now))
+    return Markup('for <span data-since="{}">{}</span>').format(
+        say.iso(run.created_at), say.duration(now - run.created_at)
+    )
 
 
 def sentence(details: Any, now: datetime) -> str:
@@ -133,7 +137,7 @@ def sentence(details: Any, now: datetime) -> str:
     match run.status:
         case "queued":
             if run.next_wake_at is not None and run.next_wake_at > now:
-                return f"Starts {say.relative(run.next_wake_at, now)}"
+                return Markup("Starts {}").format(say.ticking(run.next_wake_at, now))
             return "Queued, and starts as soon as a worker is free"
         case "running":
             names = [step.name for step in run.running]
@@ -153,9 +157,9 @@ def sentence(details: Any, now: datetime) -> str:
         case "sleeping":
             backoff = next((step for step in details.steps if step.state == "backoff"), None)
             if backoff is not None:
-                return f"Tries {backoff.name} again {say.coming(backoff.due_at, now)}"
+                return Markup("Tries {} again {}").format(backoff.name, say.ticking(backoff.due_at, now))
             if run.next_wake_at is not None:
-                return f"Sleeps, and goes on {say.coming(run.next_wake_at, now)}"
+                return Markup("Sleeps, and goes on {}").format(say.ticking(run.next_wake_at, now))
             return "Sleeping"
         case "pausing":
             return "Pausing: what runs now is finished first"
@@ -194,7 +198,7 @@ def detail(details: Any, now: datetime) -> str:
     run = details.run
     if run.status == "waiting":
         due = [item.due_at for item in run.awaiting if item.due_at is not None and item.kind in ("ask", "event")]
-        return f"It gives up {say.coming(min(due), now)}." if due else ""
+        return Markup("It gives up {}.").format(say.ticking(min(due), now)) if due else ""
     if run.error is not None and run.status == "canceled":
         actor = run.error.data.get("actor") if isinstance(run.error.data, dict) else None
         by = f" (by {say.person(actor)})" if actor else ""

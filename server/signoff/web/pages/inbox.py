@@ -93,7 +93,9 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
             refusal.reason == "already_decided"
             and item.decision is not None
             and scope.person is not None
-            and (item.decision.person == scope.person.actor)
+            and item.decision.person == scope.person.actor
+            and answer is not forms.MISSING
+            and form.told(answer) == form.told(item.decision.answer)
         ):
             return redirect(f"/approvals/{segment(name)}")  # sent twice: the first was taken
         if refusal.reason == "form":
