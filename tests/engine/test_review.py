@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff import Registry, RunFailed, Step, action, event, mutation, workflow
 from signoff.engine.advance import apply_advances
+from signoff.engine.pools import PoolLimits
 from signoff.store import payloads
 from signoff.store.errors import CommitUnknown
 from signoff.store.store import Store
@@ -339,3 +340,99 @@ async def test_a_mutation_that_hangs_does_not_keep_its_worker_from_stopping(
     await engine.start(w)
     await asyncio.wait_for(begun.wait(), WAIT)
     await asyncio.wait_for(engine.close(), WAIT)
+
+
+async def test_each_delayed_step_starts_in_its_time_while_another_runs(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    second = asyncio.Event()
+
+    @action(name="one", registry=registry)
+    async def one() -> int:
+        await second.wait()  # so that nothing is written when the second is due
+        return 1
+
+    @action(name="two", registry=registry)
+    async def two() -> int:
+        second.set()
+        return 2
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[int]:
+        calls = (step.with_options(run_after=0.1 * n).run_action(fn) for n, fn in enumerate((one, one, two)))
+        return list(await asyncio.gather(*calls))
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), WAIT) == [1, 1, 2]
+
+
+async def test_a_run_that_is_unblocked_while_its_steps_run_goes_on(
+    open_engine: EngineMaker, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, broken = asyncio.Event(), True
+    decode = Codec.decode_result
+
+    def refuse(codec: Codec, text: str | None) -> Any:
+        if text == "1" and broken:
+            raise Undecodable("not what it was")
+        return decode(codec, text)
+
+    monkeypatch.setattr(Codec, "decode_result", refuse)
+
+    @action(name="quick", registry=registry)
+    async def quick() -> int:
+        return 1
+
+    @action(name="slow", registry=registry)
+    async def slow() -> int:
+        await ends.wait()
+        return 2
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[int]:
+        return list(await asyncio.gather(step.run_action(quick), step.run_action(slow)))
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    while (await run.status()).status != "blocked":
+        await asyncio.sleep(0.01)
+    broken = False
+    await engine.store.write(
+        lambda tx: tx.conn.execute(sa.text("UPDATE signoff_run SET blocked_hash = 'other'"))
+    )  # as if other code had blocked it
+    await engine.worker.refresh_definitions()
+    ends.set()
+    assert await asyncio.wait_for(run.result(), WAIT) == [1, 2]
+
+
+async def test_a_pause_holds_back_attempts_that_stand_in_line(open_engine: EngineMaker, registry: Registry) -> None:
+    begun: list[int] = []
+    go_on = asyncio.Event()
+
+    @action(name="pooled", pool="narrow", registry=registry)
+    async def pooled(n: int) -> int:
+        begun.append(n)
+        await go_on.wait()
+        return n
+
+    @workflow("w", registry=registry)
+    async def w(step: Step, n: int) -> int:
+        return await step.run_action(pooled, n)
+
+    engine = await open_engine(registry)
+    await engine.set_pool("narrow", PoolLimits(max_parallel=1))
+    first = await engine.start(w, 1)
+    while not begun:
+        await asyncio.sleep(0.01)
+    second = await engine.start(w, 2)
+    while not any(engine.worker.executor.waiting(active.id) for active in engine.worker.active.values()):
+        await asyncio.sleep(0.01)
+    await second.pause()
+    go_on.set()
+    await asyncio.wait_for(first.result(), WAIT)
+    while (await second.status()).status != "paused":
+        await asyncio.sleep(0.01)
+    assert begun == [1]
+    await second.resume()
+    assert await asyncio.wait_for(second.result(), WAIT) == 2

@@ -31,6 +31,7 @@ class OpenStep:
     attempts: int = 0
     lost: int = 0
     started: bool = False
+    placed: bool = False  # holds a slot of its pool
     options: dict[str, Any] = field(default_factory=dict)  # as recorded
     ask: AskStep | None = None
     generation: int = 1
@@ -197,7 +198,7 @@ class ActiveRun:
         self.cancel_compensate = bool(wanted.get("compensate"))
 
     def fence(self) -> Fence:
-        return Fence(self.epoch, self.generation, self.outcome_no, self.requested)
+        return Fence(self.epoch, self.generation, self.outcome_no, self.requested, self.blocked is not None)
 
     @property
     def drains(self) -> bool:

@@ -37,6 +37,7 @@ class Fence:
     generation: int
     outcome_no: int
     requested: str
+    blocked: bool
 
 
 @dataclass(slots=True)
@@ -132,7 +133,9 @@ _OUTCOME_COLUMNS = ("outcome_no", "outcome_kind", "ended_at", "value", "by_handl
 _LOG_COLUMNS = ("run_id", "at", "level", "message", "data")
 _ID = ("id",)
 
-_FENCE_COLUMNS = ("id", "state", "outcome_no", "epoch", "generation", "requested", "touch_no", "ready")
+_FENCE_COLUMNS = (
+    "id", "state", "outcome_no", "epoch", "generation", "requested", "blocked_reason", "touch_no", "ready",
+)  # fmt: skip
 
 
 class _Fenced(NamedTuple):
@@ -142,6 +145,7 @@ class _Fenced(NamedTuple):
     epoch: int
     generation: int
     requested: str
+    blocked_reason: str | None
     touch_no: int
     ready: int | None
 
@@ -207,6 +211,7 @@ def _holds(row: Any, fence: Fence) -> bool:
         and row.epoch == fence.epoch
         and row.generation == fence.generation
         and row.requested == fence.requested
+        and (row.blocked_reason is not None) == fence.blocked
     )
 
 

@@ -57,6 +57,7 @@ class Builder:
         self.finish: Finish | None = None
         self.inline: list[NewStep] = []
         self.given: list[Record] = []
+        self.tasks = frozenset(run.tasks)  # the loop's thread changes it meanwhile
         self.advance = Advance(run.id, run.fence(), {}, now)
         self.reason: str | None = run.blocked
         self.hash: str | None = run.row.blocked_hash
@@ -361,9 +362,11 @@ class Builder:
         if self.reason is not None and finished is not None:
             self.reason = self.hash = None  # a blocked run that was canceled
         executing = any(step.executable(self.now) for step in run.open.values())
-        holds = bool(run.tasks) if (run.drains or self.reason) else executing
+        underway = any(no in run.open for no in self.tasks)  # also one that has just begun to back off
+        holds = bool(self.tasks) if (run.drains or self.reason) else executing or underway
         wake_at = None if finished else run.next_due()
-        advance.parks = not holds and finished is None and (wake_at is None or wake_at > self.now or bool(self.reason))
+        waits = wake_at is None or wake_at > self.now or run.drains or self.reason is not None
+        advance.parks = not holds and finished is None and waits
         advance.holder = self.worker_id
         asked = {no for no, _ in advance.waits}
         advance.waits_on = any(step.kind is StepKind.EVENT and step.no not in asked for step in run.open.values())
@@ -426,7 +429,13 @@ class Builder:
             self.finish = Finish(ResultKind.FAILED, error=error)
 
     def _activity(self, executing: bool) -> str:
-        if executing or any(no in self.run.open for no in self.run.tasks):  # others end with this advance
+        begins = not self.run.drains and self.reason is None
+        attempts = [
+            step
+            for step in self.run.open.values()  # those of other steps end with this advance
+            if step.no in self.tasks or (begins and step.executable(self.now))
+        ]
+        if executing and any(step.placed or not step.options.get("pool") for step in attempts):
             return Activity.RUNNING.value
         if any(
             step.kind in WAITING or (step.options.get("pool") and step.due_at is None)

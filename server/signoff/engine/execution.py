@@ -108,8 +108,21 @@ class Executor:
         pool = options.pool
         try:
             if pool is not None:
-                await self._enter(run, step, pool, options.pool_key)
-            if not step.started or (options.at_most_once and step.attempts):
+                try:
+                    await self._in_time(
+                        self._left(step, options),
+                        f"waiting of {step.name!r} for pool {pool!r}",
+                        self._enter(run, step, pool, options.pool_key),
+                    )
+                except TimeoutError as error:  # schedule_to_close
+                    self._done(run, step, OutcomeKind.FAILURE, error=error_info(error))
+                    return
+                if run.drains:
+                    return  # paused while it stood in line
+                if run.drains or step.no not in run.open:
+                    return  # paused, or ended, while it stood in line
+                step.placed = True
+            if not step.started or pool is not None or (options.at_most_once and step.attempts):
                 if not await self.store.write(attempts.mark_started, run.id, run.epoch, run.generation, step.no):
                     run.load_again = True
                     return
@@ -120,6 +133,7 @@ class Executor:
                     item.started = True
             await self._try(run, step, ask, number, options)
         finally:
+            step.placed = False
             if pool is not None and not run.closing:
                 await self._leave(run, step)
 
@@ -176,11 +190,17 @@ class Executor:
                 return await self._within(run, step, number, timeout, fn.fn(session, *args, **kwargs))
         return await self._within(run, step, number, timeout, self._invoke((run.id, step.no), fn, args, kwargs))
 
+    def _left(self, step: OpenStep, options: StepOptions) -> float | None:
+        """Seconds until `schedule_to_close` is over."""
+        if options.schedule_to_close is None:
+            return None
+        return options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
+
     def _timeout(self, step: OpenStep, options: StepOptions) -> float | None:
         """Seconds that the attempt has."""
-        if options.schedule_to_close is None:
+        left = self._left(step, options)
+        if left is None:
             return options.timeout
-        left = options.schedule_to_close - (self.store.clock.now() - step.asked_at).total_seconds()
         if left <= 0:
             raise NonRetryable(f"{step.name!r} did not end within schedule_to_close={options.schedule_to_close:g} s")
         return left if options.timeout is None else min(options.timeout, left)
@@ -201,22 +221,27 @@ class Executor:
             on_progress=self.reporter.progress(run.id, step.no),
         )
         with attempting(attempt), self._stalls.watching():
-            if timeout is None or deadline is None:
+            return await self._in_time(timeout, f"attempt {number} of {step.name!r}", call)
+
+    async def _in_time(self, timeout: float | None, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+        """The coroutine's result, or a TimeoutError that names it; `timeout` in seconds."""
+        if timeout is None:
+            return await call
+        scope = asyncio.timeout(timeout)
+        expiry: asyncio.Task[None] | None = None
+        try:
+            async with scope:
+                if not isinstance(self.store.clock, SystemClock):
+                    deadline = self.store.clock.now() + timedelta(seconds=timeout)
+                    expiry = asyncio.create_task(self._expire(scope, deadline))
                 return await call
-            scope = asyncio.timeout(timeout)
-            expiry: asyncio.Task[None] | None = None
-            try:
-                async with scope:
-                    if not isinstance(self.store.clock, SystemClock):
-                        expiry = asyncio.create_task(self._expire(scope, deadline))
-                    return await call
-            except TimeoutError:
-                if scope.expired():
-                    raise TimeoutError(f"attempt {number} of {step.name!r} timed out after {timeout:g} s") from None
-                raise
-            finally:
-                if expiry is not None:
-                    expiry.cancel()
+        except TimeoutError:
+            if scope.expired():
+                raise TimeoutError(f"{what} timed out after {timeout:g} s") from None
+            raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
 
     async def _expire(self, scope: asyncio.Timeout, deadline: datetime) -> None:
         """A clock that is moved by a test ends the attempt too."""

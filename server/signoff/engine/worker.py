@@ -40,6 +40,8 @@ logger = structlog.get_logger(__name__)
 CLAIM_BATCH = 200
 RECOVERY_EVERY = 2.0  # seconds between looks for lost workers
 LOCKED_PAUSE = 0.003  # seconds before rows that somebody had locked are looked at again
+TIMERS = 10_000  # in memory before those that nobody waits for are thrown away
+QUIET_LOOK = 0.05  # seconds between looks whether a worker is quiet that tests wait for
 RETRY_PAUSE = 0.2  # seconds before an advance that the store could not write is tried again
 
 
@@ -69,6 +71,7 @@ class Worker:
         self._claim_wanted = asyncio.Event()
         self._timer_wake = asyncio.Event()
         self._timers: list[tuple[datetime, int]] = []
+        self._timers_limit = TIMERS
         self._next_wake: datetime | None = None
         self._claiming = False
         self._strays = False  # runs may be claimed in the store that are not in memory
@@ -159,7 +162,7 @@ class Worker:
         while not self._is_quiet():
             waiter = self._loop.create_future()
             self._quiet_waiters.append(waiter)
-            await waiter
+            await asyncio.wait((waiter,), timeout=QUIET_LOOK)  # whatever made it quiet need not have said so
             await asyncio.sleep(0)
 
     def _is_quiet(self) -> bool:
@@ -333,7 +336,8 @@ class Worker:
         if run.busy:
             run.stale = True  # the advance under way is refused if it must be; then look again
             return
-        if row.state == RunState.FINAL or row.generation != run.generation or not self._owns(row):
+        unblocked = (row.blocked_reason is None) != (run.blocked is None)
+        if row.generation != run.generation or unblocked or not self._owns(row):
             self._reload(run)
             return
         if row.outcome_no <= run.outcome_no and row.requested == run.requested and row.epoch == run.epoch:
@@ -394,7 +398,7 @@ class Worker:
         )
         if not (recorded or fresh or run.forced or force_cancel):
             self._start_due(run, now)
-            if not run.tasks and not any(step.executable(now) for step in run.open.values()):
+            if not run.tasks and (run.drains or not any(step.executable(now) for step in run.open.values())):
                 run.forced = True  # nothing runs any more: the advance that lets it go
             else:
                 return
@@ -511,14 +515,14 @@ class Worker:
         if run.load_again and not result.parks:
             self._reload(run)  # it was blocked while steps run: what they bring is recorded
             return
-        for no in [no for no in run.tasks if no not in run.open]:
-            run.tasks[no].cancel()
+        for no, task in list(run.tasks.items()):
+            if no not in run.open and not task.cancelling():  # once: its cleanup may take a while
+                task.cancel()
         if result.parks:
             self._park(run)
             return
         if run.wake_at is not None:
-            heapq.heappush(self._timers, (run.wake_at, run.id))
-            self._timer_wake.set()
+            self.timer(run, run.wake_at)
         if run.turn_waiters or run.pending:
             self._start_new(run, advance)
             self.pump(run)
@@ -622,6 +626,10 @@ class Worker:
 
     def timer(self, run: ActiveRun, moment: datetime) -> None:
         heapq.heappush(self._timers, (moment, run.id))
+        if len(self._timers) > self._timers_limit:  # most are of runs that went on or were let go
+            self._timers = [item for item in set(self._timers) if item[1] in self.active]
+            heapq.heapify(self._timers)
+            self._timers_limit = max(TIMERS, 2 * len(self._timers))
         self._timer_wake.set()
 
     # -- letting go
@@ -780,9 +788,15 @@ class Worker:
             while self._timers and self._timers[0][0] <= now:
                 _, run_id = heapq.heappop(self._timers)
                 run = self.active.get(run_id)
-                if run is not None and not run.busy:  # busy: it may be parking
+                if run is None or run.busy:  # it may be parking; its advance says when it is due next
+                    continue
+                try:
                     self._start_due(run, now)
                     self.pump(run)
+                    if not run.busy and (due := run.next_due()) is not None and due > now:
+                        self.timer(run, due)  # a later delay, while attempts run
+                except Exception:  # the timers of other runs go on
+                    logger.exception("waking a run failed", run=run.public_id)
             self.check_quiet()
 
     def _call_later(self, delay: float, call: Callable[[], Any]) -> None:
