@@ -116,7 +116,7 @@
     }
     for (const span of $$("[data-since]")) {
       const seconds = Math.max(0, (now - Date.parse(span.dataset.since)) / 1000);
-      if (seconds >= 1) span.textContent = say(seconds, true);
+      if (seconds >= 1) span.textContent = say(seconds, seconds >= 3600);
     }
   }
   setInterval(tick, 1000);
