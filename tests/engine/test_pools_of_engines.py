@@ -9,7 +9,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from signoff import Engine, Registry, Retry, Step, action, attempt, event, workflow
+from signoff import Engine, Registry, Retry, Step, StepFailed, action, attempt, event, workflow
 from signoff.engine.pools import MAX_QUEUED_OF_RUN, PoolLimits
 from signoff.engine.settings import EngineSettings
 from signoff.testing import TestEngine
@@ -85,8 +85,8 @@ async def test_limits_hold_over_two_engines_and_change_while_they_run(postgres_u
             await gate.let_out()
             await gate.holds(left)
         assert len(gate.entered) == 5
-        for view in [await run.status() for run in runs]:
-            assert view.status in ("waiting", "completed")
+        for run in runs:
+            await until(run, lambda view: view.status in ("waiting", "completed"))
         await first.set_pool("mail", PoolLimits(max_parallel=3))
         await gate.holds(3)
         assert [pool.running for pool in await second.pools()] == [3]
@@ -252,6 +252,53 @@ async def test_a_step_that_is_canceled_in_the_line_or_in_its_place_leaves_it(t: 
     assert [pool.running for pool in await t.pools()] == [0]
     await gate.let_out()
     assert await (await t.start(w, "next")).result(timeout=WAIT) == "next"
+
+
+async def test_a_step_that_stands_in_line_does_not_begin_while_its_run_is_paused(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    gate = Gate()
+    w = define(registry, gate)
+    engine = await open_engine(registry, pools={"mail": PoolLimits(max_parallel=1)})
+    inside = await engine.start(w, "inside", 1)
+    await gate.holds(1)
+    assert (await until(inside, lambda view: bool(view.running))).status == "running"
+    waiting = await engine.start(w, "waiting", 1)
+    assert (await until(waiting, lambda view: bool(view.awaiting))).status == "waiting"
+    assert await waiting.pause() == "paused"
+    await gate.let_out()
+    await inside.result(timeout=WAIT)
+    last = await engine.start(w, "last", 1)
+    await gate.saw(2)
+    assert gate.entered == ["inside0", "last0"]
+    await gate.let_out(2)
+    assert await last.result(timeout=WAIT) == 1
+    await waiting.resume()
+    assert await waiting.result(timeout=WAIT) == 1
+
+
+async def test_schedule_to_close_counts_the_wait_for_a_place(t: TestEngine, registry: Registry) -> None:
+    @action(name="pooled", pool="mail", registry=registry)
+    async def pooled() -> None:
+        raise AssertionError("it never gets a place")
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[object]:
+        began = step.now()
+        try:
+            await step.run_action(pooled.options(schedule_to_close=60, retry=True))
+        except StepFailed as error:
+            return [error.type, (step.now() - began).total_seconds()]
+        return []
+
+    await t.open()
+    await t.set_pool("mail", PoolLimits(max_parallel=0))
+    run = await t.start(w)
+    await t.advance(59)
+    view = await run.status()
+    assert (view.status, [item.kind for item in view.awaiting]) == ("waiting", ["pool"])
+    await t.advance(2)
+    assert await t.result(run) == ["TimeoutError", 60]
 
 
 async def test_code_sets_first_values_and_a_differing_second_process_is_reported(

@@ -315,6 +315,10 @@ async def test_any_function_can_be_enqueued(t: TestEngine, registry: Registry) -
         seen.append("began")
         await asyncio.Event().wait()
 
+    @mutation(name="done", registry=registry)
+    async def done(session: AsyncSession, run_id: str, kind: str, value: Any, context: Any) -> None:
+        seen.append((run_id, kind, value, context))
+
     await t.open()
     await make_table(t)
     run = await t.enqueue(flaky, 4)
@@ -333,6 +337,11 @@ async def test_any_function_can_be_enqueued(t: TestEngine, registry: Registry) -
     await until(stuck, lambda view: bool(view.running))
     await stuck.cancel()
     await until(stuck, lambda view: view.status == "canceled")
+    told = t.enqueue_with(idempotency_key="k", on_complete=done, on_complete_context="c")
+    first = await told(count)
+    assert await t.result(first) == 1
+    assert seen[1:] == [(first.id, "completed", 1, "c")]
+    assert (await told(count)).id == first.id
     many = await t.start_many([add.call("x"), add.call("yy")])
     assert [await t.result(item) for item in many if not isinstance(item, Refusal)] == [1, 2]
 

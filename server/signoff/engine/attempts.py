@@ -10,21 +10,29 @@ import sqlalchemy as sa
 from signoff.engine.outcomes import R, S, lock_run
 from signoff.store.tables import Attempt
 from signoff.store.tx import Tx
-from signoff.workflow.kinds import Activity, ErrorInfo, RunState
+from signoff.workflow.kinds import Activity, ErrorInfo, Requested, RunState
 
 A = Attempt.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 
 def mark_started(tx: Tx, run_id: int, epoch: int, generation: int, step_no: int) -> bool:
-    """An attempt of a delayed or pooled step begins; False if the step is not this worker's to try any more."""
+    """An attempt of a delayed or pooled step begins, so its run is running.
+
+    False if the run was paused, or the step is not this worker's to try any more.
+    """
     run = lock_run(tx, run_id)
     if run is None or run.state == RunState.FINAL or run.epoch != epoch or run.generation != generation:
+        return False
+    if run.requested == Requested.PAUSE:
         return False
     written = tx.conn.execute(
         sa.update(S)
         .where(S.c.run_id == run_id, S.c.no == step_no, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
         .values(started=True, due_at=None)
     )
+    if run.activity != Activity.RUNNING:
+        running = {"activity": Activity.RUNNING.value, "touch_no": R.c.touch_no + 1}
+        tx.conn.execute(sa.update(R).where(R.c.id == run_id).values(**running))
     tx.notify("run", run_id)
     return written.rowcount > 0
 

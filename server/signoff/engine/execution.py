@@ -117,8 +117,6 @@ class Executor:
                 except TimeoutError as error:  # schedule_to_close
                     self._done(run, step, OutcomeKind.FAILURE, error=error_info(error))
                     return
-                if run.drains:
-                    return  # paused while it stood in line
                 if run.drains or step.no not in run.open:
                     return  # paused, or ended, while it stood in line
                 step.placed = True
