@@ -59,6 +59,11 @@ def misfit_by(registry: Registry) -> Misfit:
 # built once: building and hashing a statement costs more than running it
 _RUN: sa.BindParameter[int] = sa.bindparam("run_id")
 _OPEN = (S.c.run_id == _RUN, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
+_OPEN_STEPS = (
+    sa.select(S.c.no, S.c.kind, S.c.name, S.c.options)
+    .where(*_OPEN, S.c.kind.in_([StepKind.EVENT.value, StepKind.ASK.value]))
+    .order_by(S.c.no)
+)
 _OPEN_WAITS = sa.select(S.c.no, S.c.options).where(*_OPEN, S.c.kind == StepKind.EVENT.value).order_by(S.c.no)
 _OPEN_ASKS = sa.select(S.c.name, S.c.options).where(*_OPEN, S.c.kind == StepKind.ASK.value)
 _BUFFERED = sa.select(E).where(E.c.run_id == _RUN, E.c.state == "buffered").order_by(E.c.id).limit(1)
@@ -68,7 +73,7 @@ _CONSUME = (
     sa.update(E).where(E.c.id == sa.bindparam("b_id")).values(state="consumed", consumed_by=sa.bindparam("step_no"))
 )
 _BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
-_NEW = sa.insert(E).returning(E.c.id)
+_NEW = sa.insert(E).returning(E)
 
 
 def send(
@@ -129,8 +134,16 @@ def send(
     if by_id:
         stored = _fill(tx, row, event, value, sent, misfit)
     else:
-        _check_declared(tx, row, event)
-        stored = _insert(tx, row, event, sent)
+        steps = tx.conn.execute(_OPEN_STEPS, {"run_id": row.id}).all()
+        _check_declared(tx, row, event, [step for step in steps if step.kind == StepKind.ASK])
+        wait = _wait_for(steps, event) if known else None
+        if wait is not None and _is_next(tx, row.id, event, value, is_error, misfit):
+            sent.update(state="consumed", consumed_by=wait)
+            inserted = _insert(tx, row, event, sent)
+            taken = _outcome(inserted, value)
+            record_outcome(tx, row, wait, taken.kind, taken.value, taken.error)
+            return event_view(tx, inserted, run)
+        stored = _insert(tx, row, event, sent).id
     if known:
         match_event(tx, row, misfit=misfit)
     elif open_waits(tx, row.id):
@@ -140,6 +153,21 @@ def send(
     return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
+def _wait_for(steps: Sequence[Row], event: str) -> int | None:
+    """The open wait that an event of this name goes to: the one that was asked for first."""
+    for step in steps:
+        if step.kind == StepKind.EVENT and event in json.loads(step.options).get("names", ()):
+            return int(step.no)
+    return None
+
+
+def _is_next(tx: Tx, run_id: int, event: str, value: str, is_error: bool, misfit: Misfit | None) -> bool:
+    """Whether the event fits and no earlier one of its name is still to be handed over."""
+    if misfit is not None and not is_error and misfit(event, value) is not None:
+        return False
+    return tx.conn.execute(_BUFFERED_NAMES, {"run_id": run_id, "names": [event]}).one_or_none() is None
+
+
 def create_event(
     tx: Tx, scope: Scope, run: str, name: str, *, event_id: str | None = None, channel: str | None = None
 ) -> EventView:
@@ -147,7 +175,7 @@ def create_event(
     row = find_locked(tx, scope, run)
     check_name(name, "event")
     _check_open(row, name)
-    _check_declared(tx, row, name)
+    _check_declared(tx, row, name, _open_asks(tx, row.id))
     if event_id is not None:
         check_name(event_id, "event id")
         taken = sa.select(E.c.id).where(E.c.tenant_id == row.tenant_id, E.c.public_id == event_id)
@@ -155,7 +183,7 @@ def create_event(
             raise Conflict(f"there is an event with the id {event_id!r} already", run=run, event=event_id)
     stored = _insert(tx, row, name, {"by_id": True, "state": "created", "channel": channel}, event_id)
     tx.notify("run", row.id)
-    return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
+    return event_view(tx, stored, run)
 
 
 def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
@@ -262,7 +290,7 @@ def _check_open(run: Row, event: str) -> None:
         raise Conflict(message, run=run.public_id, event=event, state=state)
 
 
-def _check_declared(tx: Tx, run: Row, name: str) -> None:
+def _check_declared(tx: Tx, run: Row, name: str, open_asks: Sequence[Row]) -> None:
     definition = definition_by_id(tx, run.definition_id)
     if definition.events is not None and name not in definition.events:
         declared = ", ".join(sorted(definition.events)) or "none"
@@ -272,7 +300,7 @@ def _check_declared(tx: Tx, run: Row, name: str) -> None:
             event=name,
             workflow=definition.name,
         )
-    for ask in _open_asks(tx, run.id):
+    for ask in open_asks:
         if name in (ask.name, json.loads(ask.options or "{}").get("ask")):
             raise _needs_decision(run, name)
 
@@ -287,7 +315,7 @@ def _needs_decision(run: Row, event: str) -> NeedsDecision:
     )
 
 
-def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str | None = None) -> int:
+def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str | None = None) -> Row:
     row = {
         "tenant_id": run.tenant_id,
         "public_id": event_id or new_public_id(tx.now),
@@ -295,7 +323,7 @@ def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str |
         "name": name,
         "created_at": tx.now,
     }
-    return int(tx.conn.execute(_NEW, {**row, **values}).scalar_one())
+    return tx.conn.execute(_NEW, {**row, **values}).one()
 
 
 def _fill(tx: Tx, run: Row, event_id: str, text: str, values: dict[str, Any], misfit: Misfit | None) -> int:

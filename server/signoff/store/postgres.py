@@ -210,9 +210,10 @@ class PostgresBackend:
                     tx = Tx(conn, self._clock.now(), self.dialect)
                     with conn.begin() as transaction:
                         result = call(tx)
-                        self.send(conn, tx.notices)
-                        committing = True
-                        transaction.commit()
+                        with self.dialect.pipelined(tx):  # notices and commit in one round trip
+                            self.send(conn, tx.notices)
+                            committing = True
+                            transaction.commit()
                 self._hub.publish_soon(tx.notices)
                 return result
             except (sa.exc.SQLAlchemyError, psycopg.Error, StoreError) as error:
