@@ -32,8 +32,8 @@ async def test_at_most_so_many_hold_a_slot(db: Database) -> None:
     assert {grant.retry_in for grant in granted if not grant.granted} == {None}
     holder = next(no for no, grant in enumerate(granted) if grant.granted)
     assert (await _acquire(db, holder)).granted  # it has its slot already
-    await db.store.write(pools.release, 1, holder)
-    await db.store.write(pools.release, 1, holder)
+    await db.store.write(pools.release, 1, holder, 1)
+    await db.store.write(pools.release, 1, holder, 1)
     assert (await _acquire(db, 7)).granted
     assert not (await _acquire(db, 8)).granted
 
@@ -48,7 +48,7 @@ async def test_releasing_tells_those_that_wait(db: Database) -> None:
             heard.set()
 
     end = db.store.subscribe(listen)
-    await db.store.write(pools.release, 1, 0)
+    await db.store.write(pools.release, 1, 0, 1)
     await asyncio.wait_for(heard.wait(), 10)
     heard.clear()
     await db.store.write(pools.change, "mail", PoolLimits(5))
@@ -62,7 +62,7 @@ async def test_one_at_a_time_for_a_key(db: Database) -> None:
     assert not (await _acquire(db, 1, key="ana")).granted
     assert (await _acquire(db, 2, key="ben")).granted
     assert (await _acquire(db, 3)).granted
-    await db.store.write(pools.release, 1, 0)
+    await db.store.write(pools.release, 1, 0, 1)
     assert (await _acquire(db, 1, key="ana")).granted
 
 
@@ -84,10 +84,10 @@ async def test_a_pool_is_changed_live(db: Database) -> None:
     await _acquire(db, 0)
     await _acquire(db, 1)
     await db.store.write(pools.change, "mail", PoolLimits(1))
-    await db.store.write(pools.release, 1, 0)
+    await db.store.write(pools.release, 1, 0, 1)
     assert not (await _acquire(db, 2)).granted  # lowering drains
     await db.store.write(pools.change, "mail", PoolLimits(0))
-    await db.store.write(pools.release, 1, 1)
+    await db.store.write(pools.release, 1, 1, 1)
     assert not (await _acquire(db, 2)).granted  # 0 pauses
     await db.store.write(pools.change, "mail", PoolLimits(3))
     assert (await _acquire(db, 2)).granted
@@ -145,7 +145,7 @@ async def test_many_ask_at_once_and_are_served_in_their_order(db: Database) -> N
     await db.store.write(pools.declare, "mail", PoolLimits(5, serial_keys=True))
     first = await db.store.write(pools.acquire, "mail", wanted, 1)
     assert first.places == {Wanted(1, 0, "a"), Wanted(1, 1, "b"), Wanted(1, 3), Wanted(2, 3)}
-    await db.store.write(pools.release, 1, 0)
+    await db.store.write(pools.release, 1, 0, 1)
     second = await db.store.write(pools.acquire, "mail", [item for item in wanted if item not in first.places], 1)
     assert second.places == {Wanted(1, 2, "a")}
     await db.store.write(pools.change, "mail", PoolLimits(rate=(2, 10.0)))

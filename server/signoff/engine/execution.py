@@ -79,9 +79,11 @@ class Executor:
         self._stalls.stop()
         for task in (*self._late.values(),):
             task.cancel()
-        for line in self._lines.values():
-            line.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def leave_lines(self) -> None:
+        """Nobody waits for a pool any more: what its line is being given goes back."""
+        await asyncio.gather(*(line.close() for line in self._lines.values()))
 
     def pool_changed(self, name: str | int) -> None:
         line = self._lines.get(str(name))
@@ -383,12 +385,12 @@ class Executor:
         key = (run.id, step.no)
         job = self._jobs.pop(key, None)
         if job is None or job.done():
-            await asyncio.shield(self.store.write(pools.release, *key))
+            await asyncio.shield(self.store.write(pools.release, *key, self.worker.id))
             return
 
         async def later() -> None:
             await asyncio.wait({asyncio.wrap_future(job)})
-            await self.store.write(pools.release, *key)
+            await self.store.write(pools.release, *key, self.worker.id)
 
         task = self._late[key] = asyncio.create_task(later(), name="signoff-late-slot")
         task.add_done_callback(lambda _: self._late.pop(key, None))

@@ -56,9 +56,11 @@ class PoolLine:
         """How many steps of a run wait here."""
         return self._of_run[run_id] + len(self._behind.get(run_id, ()))
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """After the last one left: returns when nothing is asked for any more."""
+        self.changed.set()
         if self._task is not None:
-            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def _join(self, wanted: Wanted, place: Place) -> None:
         self._line[wanted] = place
@@ -93,7 +95,7 @@ class PoolLine:
             for wanted in granted.places:
                 place = self._line.get(wanted)
                 if place is None or place.done():  # not wanted any more
-                    await self._store.write(pools.release, wanted.run_id, wanted.step_no)
+                    await self._store.write(pools.release, wanted.run_id, wanted.step_no, self._worker_id())
                     continue
                 self._left(wanted)
                 place.set_result(None)

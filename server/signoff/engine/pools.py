@@ -154,9 +154,9 @@ def acquire(tx: Tx, pool: str, wanted: Sequence[Wanted], worker_id: int) -> Gran
     return Granted(free.union(taken, kept), wait)
 
 
-def release(tx: Tx, run_id: int, step_no: int) -> None:
-    """Gives back the slot of an ended attempt; a step without one is no error."""
-    _free(tx, sa.and_(SLOT.c.run_id == run_id, SLOT.c.step_no == step_no))
+def release(tx: Tx, run_id: int, step_no: int, worker_id: int) -> None:
+    """Gives back the slot of a worker's ended attempt; one that has none, or went to another worker, is no error."""
+    _free(tx, sa.and_(SLOT.c.run_id == run_id, SLOT.c.step_no == step_no, SLOT.c.worker_id == worker_id))
 
 
 def free_slots(tx: Tx, worker_ids: Sequence[int]) -> None:

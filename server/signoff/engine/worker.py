@@ -28,7 +28,7 @@ from signoff.engine.programs import Known, make_replayer
 from signoff.engine.settings import EngineSettings
 from signoff.engine.solo import commit_alone
 from signoff.replay.messages import Finish
-from signoff.store.errors import StoreError, TransactionConflict
+from signoff.store.errors import CommitUnknown, StoreError, TransactionConflict
 from signoff.store.liveness import Liveness
 from signoff.store.store import Store
 from signoff.store.tx import Notice
@@ -141,10 +141,12 @@ class Worker:
             await self.store.write(release, held)
         except StoreError as error:
             logger.warning("runs could not be handed back; they go on when this worker is found lost", error=str(error))
+        await self.executor.reporter.flush()
         for run in (*self.active.values(), *self._cache.values()):
             self._forget(run)
         self.active.clear()
         self._cache.clear()
+        await self.executor.leave_lines()
         self.executor.close()
         self._driver.stop()
         await self.store.write(registration.unregister, self.id)
@@ -254,8 +256,8 @@ class Worker:
             self._claim_wanted.clear()
             if self.stopping:
                 return
-            room = min(self.settings.max_active - len(self.active), CLAIM_BATCH)
-            if room <= 0 or not self.liveness.healthy or self.liveness.worker_id != self.id:
+            room = max(0, min(self.settings.max_active - len(self.active), CLAIM_BATCH))
+            if not self.liveness.healthy or self.liveness.worker_id != self.id:
                 self._call_later(0.05, self._claim_wanted.set)
                 continue
             self._claiming = True
@@ -271,7 +273,9 @@ class Worker:
                 continue
             finally:
                 self._claiming = False
-            if claimed.more:
+            if not room:  # only news of those that are held
+                self._call_later(0.05, self._claim_wanted.set)
+            elif claimed.more:
                 self._claim_wanted.set()
             elif claimed.skipped:
                 self._call_later(LOCKED_PAUSE, self._claim_wanted.set)
@@ -489,13 +493,14 @@ class Worker:
         if run.closing or self.active.get(run.id) is not run:
             return  # this worker stops, or was taken for lost meanwhile
         if isinstance(result, BaseException) or advance is None:
-            failures = self._failures[run.id] = self._failures.get(run.id, 0) + 1
+            away = isinstance(result, CommitUnknown) or (isinstance(result, StoreError) and result.transient)
+            failures = self._failures[run.id] = self._failures.get(run.id, 0) + (not away)  # else the database's fault
             logger.error("an advance could not be written", run=run.public_id, error=str(result), tries=failures)
             self._take_back(run)
             if failures >= 5:
                 self._broken(run, f"its progress cannot be written: {result}")
             else:
-                self._call_later(RETRY_PAUSE * failures, partial(self._reload, run))
+                self._call_later(RETRY_PAUSE * max(failures, 1), partial(self._reload, run))
             return
         self._failures.pop(run.id, None)
         if not result.ok:
