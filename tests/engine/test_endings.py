@@ -238,6 +238,7 @@ async def test_a_cancel_has_reason_and_actor_and_changes_nothing_twice(t: TestEn
     assert view.status == "canceled"
     assert view.error is not None
     assert view.error.message.startswith("reason ")
+    assert view.error.data == {"actor": "ana@example.org"}
     before = view.version_no
     assert await run.cancel(reason="again") == "canceled"
     assert (await run.status()).version_no == before

@@ -70,6 +70,7 @@ class ActiveRun:
         "asked",
         "blocked",
         "busy",
+        "cancel_actor",
         "cancel_compensate",
         "cancel_reason",
         "child_steps",
@@ -151,6 +152,7 @@ class ActiveRun:
         self.asked = len(kept)  # steps of this round
         self.grace_at: datetime | None = None
         self.cancel_reason: str | None = None
+        self.cancel_actor: str | None = None
         self.cancel_compensate = False
         self.open: dict[int, OpenStep] = {}
         self.compensables: dict[int, Compensable] = {}
@@ -195,6 +197,7 @@ class ActiveRun:
         wanted = json.loads(entry.value) if entry.value else {}
         self.grace_at = entry.due_at
         self.cancel_reason = wanted.get("reason")
+        self.cancel_actor = wanted.get("actor")
         self.cancel_compensate = bool(wanted.get("compensate"))
 
     def fence(self) -> Fence:

@@ -264,7 +264,8 @@ class Builder:
             if run.requested == "cancel":
                 kind = ResultKind.CANCELED
                 if finish.kind is not ResultKind.FAILED:
-                    error = ErrorInfo("RunCanceled", run.cancel_reason or "canceled")
+                    by = {"actor": run.cancel_actor} if run.cancel_actor else None
+                    error = ErrorInfo("RunCanceled", run.cancel_reason or "canceled", by)
             children = kind is ResultKind.CANCELED and any(s.kind is StepKind.CHILD for s in run.open.values())
             undo = (kind is ResultKind.FAILED or (kind is ResultKind.CANCELED and run.cancel_compensate)) and any(
                 item.started for item in run.compensables.values()
