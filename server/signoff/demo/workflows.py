@@ -122,7 +122,7 @@ async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> 
         title=f"Ship order {order_id} to {order.address.city}?",
         body=f"The fraud check says: **{risk.reason}** (risk {risk.score} of 100).\n\n"
         "If you say no, the order is rejected and the customer is told.",
-        facts={"item": order.item, "total": f"{order.total} EUR", "customer": order.address.name, "risk": risk.score},
+        facts={"item": order.item, "total": f"{order.total:.2f} EUR", "customer": order.address.name, "risk": risk.score},
         to=group("finance"),
         due=timedelta(hours=4),
         timeout=timedelta(days=7),
@@ -132,7 +132,7 @@ async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> 
         await step.run_mutation(set_state, order_id, OrderState.REJECTED)
         return "rejected"
     await step.sleep(grace)
-    tracking = await step.run_workflow(ship_parcel, order, answer.speed)
+    tracking = await step.run_workflow(ship_parcel.options(labels={"order": order_id}), order, answer.speed)
     await step.run_mutation(set_state, order_id, OrderState.SHIPPED, tracking)
     return "fulfilled"
 
