@@ -36,7 +36,6 @@ class OpenStep:
     ask: AskStep | None = None
     generation: int = 1
     orphaned: bool = False  # a child that a canceled handler let go of: its end is awaited all the same
-
     ended: bool = False  # its outcome waits to be written
 
     def executable(self, now: datetime) -> bool:
@@ -166,9 +165,18 @@ class ActiveRun:
             elif entry.outcome_no is None and entry.kind is not StepKind.MARKER:
                 state = loaded.states[entry.no]
                 self.open[entry.no] = OpenStep(
-                    entry.no, entry.kind, entry.name, entry.asked_at, entry.due_at, state.attempts, state.lost,
-                    state.started, options, None, entry.generation, entry.by_handler,
-                )  # fmt: skip
+                    entry.no,
+                    entry.kind,
+                    entry.name,
+                    entry.asked_at,
+                    entry.due_at,
+                    attempts=state.attempts,
+                    lost=state.lost,
+                    started=state.started,
+                    options=options,
+                    generation=entry.generation,
+                    orphaned=entry.by_handler,
+                )
             if options.get("pool"):
                 self.used_pool = True
             if options.get("compensate"):
