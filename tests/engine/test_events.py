@@ -108,8 +108,8 @@ async def test_an_event_by_id_reaches_only_the_wait_for_that_id(t: TestEngine, r
     await run.send(link, "by name")
     await run.send(link, "1", id="one")
     assert await t.result(run) == ["1", "2", "by name"]
+    other = await t.start(by_id.options(run_after=60))
     with pytest.raises(Conflict, match="there is an event with the id"):
-        other = await t.start(by_id.options(run_after=60))
         await other.create_event(link, id="one")
 
 
@@ -220,7 +220,8 @@ async def test_what_does_not_fit_the_wait_is_set_aside_and_the_wait_goes_on(
             await asyncio.sleep(0.01)
     assert await t.result(run) == 4
     (misfit, _) = await run.events()
-    assert misfit.problem is not None and misfit.problem["errors"]
+    assert misfit.problem is not None
+    assert misfit.problem["errors"]
 
 
 async def test_an_error_event_raises_at_the_wait(t: TestEngine, registry: Registry) -> None:

@@ -35,7 +35,9 @@ WAIT = 8
 
 async def make_table(engine: Any) -> None:
     def create(tx: Any) -> None:
-        notes = sa.Table("notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.Text))
+        notes = sa.Table(
+            "notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.Text)
+        )
         notes.create(tx.conn)
 
     await engine.store.write(create)
@@ -57,7 +59,9 @@ async def test_sequence_and_gather(open_engine: EngineMaker, registry: Registry)
     @workflow("w", registry=registry)
     async def w(step: Step, n: int) -> list[int]:
         first = await step.run_action(double, n)
-        both = await asyncio.gather(*(step.run_action(double, first + i) for i in range(10)), step.run_action(triple, n))
+        both = await asyncio.gather(
+            *(step.run_action(double, first + i) for i in range(10)), step.run_action(triple, n)
+        )
         return [first, *both]
 
     engine = await open_engine(registry)
@@ -90,7 +94,8 @@ async def test_failure_is_typed_and_catchable(open_engine: EngineMaker, registry
 
     engine = await open_engine(registry)
     text = await (await engine.start(caught)).result(timeout=WAIT)
-    assert text.startswith("Odd 3") and "3 is odd" in text
+    assert text.startswith("Odd 3")
+    assert "3 is odd" in text
     with pytest.raises(RunFailed, match="5 is odd"):
         await (await engine.start(uncaught)).result(timeout=WAIT)
 

@@ -122,7 +122,12 @@ async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> 
         title=f"Ship order {order_id} to {order.address.city}?",
         body=f"The fraud check says: **{risk.reason}** (risk {risk.score} of 100).\n\n"
         "If you say no, the order is rejected and the customer is told.",
-        facts={"item": order.item, "total": f"{order.total:.2f} EUR", "customer": order.address.name, "risk": risk.score},
+        facts={
+            "item": order.item,
+            "total": f"{order.total:.2f} EUR",
+            "customer": order.address.name,
+            "risk": risk.score,
+        },
         to=group("finance"),
         due=timedelta(hours=4),
         timeout=timedelta(days=7),
