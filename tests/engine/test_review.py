@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from signoff import Registry, RunFailed, Step, action, event, mutation, workflow
+from signoff import Registry, Retry, RunCanceled, RunFailed, Step, action, event, mutation, workflow
+from signoff.engine import completion
 from signoff.engine.advance import apply_advances
 from signoff.engine.pools import PoolLimits
+from signoff.engine.settings import EngineSettings
 from signoff.store import payloads
 from signoff.store.errors import CommitUnknown
 from signoff.store.store import Store
@@ -192,7 +195,7 @@ async def test_outcomes_that_come_with_the_end_are_kept(open_engine: EngineMaker
             sa.text("SELECT name, outcome_kind FROM signoff_step WHERE kind = 'action' ORDER BY no")
         ).all()
     )
-    assert {name: kind for name, kind in kinds} == {"good": "success", "bad": "failure"}
+    assert dict(kinds) == {"good": "success", "bad": "failure"}
 
 
 async def test_outcomes_that_come_with_a_mismatch_are_kept(
@@ -436,3 +439,63 @@ async def test_a_pause_holds_back_attempts_that_stand_in_line(open_engine: Engin
     assert begun == [1]
     await second.resume()
     assert await asyncio.wait_for(second.result(), WAIT) == 2
+
+
+async def test_a_full_worker_hears_of_what_happens_to_its_runs(open_engine: EngineMaker, registry: Registry) -> None:
+    begun = asyncio.Event()
+
+    @action(name="endless", registry=registry)
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        await step.run_action(endless)
+
+    engine = await open_engine(registry, settings=EngineSettings(max_active=1))
+    first = await engine.start(w)
+    await asyncio.wait_for(begun.wait(), WAIT)
+    second = await engine.start(w)
+    begun.clear()
+    engine.worker._tell = lambda run_id, told: None  # type: ignore[method-assign]  # as if another process canceled it
+    await first.cancel()
+    with pytest.raises(RunCanceled):
+        await asyncio.wait_for(first.result(), WAIT)
+    await asyncio.wait_for(begun.wait(), WAIT)
+    await second.cancel()
+
+
+async def test_an_on_complete_that_cannot_be_tried_does_not_stop_the_others(
+    open_engine: EngineMaker, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fails = iter([True, True, False])
+
+    @mutation(name="finally", registry=registry)
+    async def finally_(session: AsyncSession, run_id: str, kind: str, value: Any, context: Any) -> None:
+        if next(fails, False):
+            raise ValueError("not yet")
+        done.append(run_id)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return 1
+
+    engine = await open_engine(registry)
+    inside, broken = completion.complete_inside, iter([True])
+
+    async def break_once(*args: Any) -> None:
+        if next(broken, False):
+            raise LookupError("a payload is gone")
+        await inside(*args)
+
+    monkeypatch.setattr(completion, "complete_inside", break_once)
+    monkeypatch.setattr(completion, "PAUSE", timedelta(milliseconds=10))
+    monkeypatch.setattr(completion, "POLICY", Retry(max_attempts=None, initial=0.01))
+    runs = [await engine.start(w.options(on_complete=finally_, on_complete_context=n)) for n in range(2)]
+    for run in runs:
+        await asyncio.wait_for(run.result(), WAIT)
+    while len(done) < 2:
+        await asyncio.sleep(0.01)
+    assert sorted(done) == sorted(run.id for run in runs)

@@ -55,6 +55,9 @@ def claim(
         claimed.more = len(fresh) > limit
         rows = fresh[:limit]
         news = [row.id for row in found if row.id in taken]
+        if claimed.more:  # those that are held may stand behind the others
+            told = sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None))
+            news = [run_id for run_id in tx.conn.execute(told).scalars() if run_id in taken]
         left = limit - len(rows)
         if left > 0:
             late = tx.conn.execute(sa.select(R).where(due).order_by(R.c.wake_at).limit(left)).all()

@@ -32,6 +32,7 @@ logger = structlog.get_logger(__name__)
 
 POLICY = Retry(max_attempts=None, initial=1.0, cap=3600.0)
 GIVE_UP_AFTER = timedelta(days=1)
+PAUSE = timedelta(seconds=1)  # before the database is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,16 @@ class Completions:
     def wake(self) -> None:
         self._wake.set()
 
+    async def _complete(self, run_id: int, generation: int) -> bool:
+        """Whether it was tried; one that cannot be does not keep the others waiting."""
+        try:
+            async with self._worker.store.session() as session:
+                await complete_inside(self._worker, session, run_id, generation)
+        except Exception:
+            logger.exception("an on_complete could not be tried", run=run_id)
+            return False
+        return True
+
     async def _loop(self) -> None:
         store = self._worker.store
         following: datetime | None = None
@@ -171,14 +182,14 @@ class Completions:
             self.working = True
             try:
                 due, following = await store.read(due_completions, 100)
-                for run_id, generation in due:
-                    async with store.session() as session:
-                        await complete_inside(self._worker, session, run_id, generation)
-                if due:
+                done = [await self._complete(run_id, generation) for run_id, generation in due]
+                if any(done):
                     self._wake.set()
+                elif due:
+                    following = store.clock.now() + PAUSE
             except StoreError as error:
                 logger.warning("on_complete waits for the database", error=str(error))
-                following = store.clock.now() + timedelta(seconds=1)
+                following = store.clock.now() + PAUSE
             finally:
                 self.working = False
             self._worker.check_quiet()

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import structlog
 
 from signoff.engine.outcomes import R, S
-from signoff.store.errors import StoreError
+from signoff.store.errors import StoreClosed, StoreError
 from signoff.store.store import Store
 from signoff.store.tables import LogLine
 from signoff.store.tx import Tx
@@ -66,7 +66,7 @@ class Reporter:
         self._flushing = asyncio.ensure_future(self.flush())
 
     async def flush(self) -> None:
-        """Write what was collected. Lines are not lost when the store is away; they come with the next write."""
+        """Write what was collected. It is not lost when the store is away, but tried again."""
         lines, self._lines = self._lines, []
         progress, self._progress = self._progress, {}
         if not lines and not progress:
@@ -76,9 +76,14 @@ class Reporter:
         except StoreError as error:
             logger.warning("progress could not be written", error=str(error))
             self._lines = lines + self._lines
+            self._progress = progress | self._progress
+            if not isinstance(error, StoreClosed):
+                self._soon()
 
 
 def write_reports(tx: Tx, lines: list[Line], progress: dict[tuple[int, int], str]) -> None:
+    touched = sorted({line[0] for line in lines} | {run_id for run_id, _ in progress})
+    tx.conn.execute(tx.dialect.lock(sa.select(R.c.id).where(R.c.id.in_(touched)).order_by(R.c.id)))  # as advances do
     if lines:
         names = ("run_id", "step_no", "attempt", "at", "level", "message", "data")
         tx.conn.execute(sa.insert(L), [dict(zip(names, line, strict=True)) for line in lines])
@@ -86,7 +91,6 @@ def write_reports(tx: Tx, lines: list[Line], progress: dict[tuple[int, int], str
         tx.conn.execute(
             sa.update(S).where(S.c.run_id == run_id, S.c.no == step_no, S.c.outcome_no.is_(None)).values(progress=text)
         )
-    touched = {line[0] for line in lines} | {run_id for run_id, _ in progress}
-    tx.conn.execute(sa.update(R).where(R.c.id.in_(sorted(touched))).values(touch_no=R.c.touch_no + 1))
+    tx.conn.execute(sa.update(R).where(R.c.id.in_(touched)).values(touch_no=R.c.touch_no + 1))
     for run_id in touched:
         tx.notify("run", run_id)

@@ -11,6 +11,7 @@ from signoff.engine.building import Builder
 from signoff.engine.completion import complete_inside
 from signoff.engine.execution import Stale, error_info
 from signoff.replay.messages import NewStep
+from signoff.store.errors import TransactionConflict, translate
 from signoff.store.session import AuthorSession
 from signoff.workflow.errors import BlockedError
 from signoff.workflow.kinds import OutcomeKind, StepKind
@@ -63,6 +64,8 @@ async def _inline(worker: Worker, run: ActiveRun, session: AuthorSession, new: N
             text = worker.executor.encode(run, ask, value)
             if ask.kind is StepKind.QUERY:
                 await savepoint.rollback()  # a query only reads
-    except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the step's end
+    except Exception as error:  # an author's function: whatever it raises is the step's end
+        if isinstance(translate(error), TransactionConflict):
+            raise  # no fault of the step: all of it is done again
         return Record(new.no, OutcomeKind.FAILURE, now, error=error_info(error))
     return Record(new.no, OutcomeKind.SUCCESS, now, text)
