@@ -797,9 +797,9 @@ class Worker:
                     continue
                 try:
                     self._start_due(run, now)
-                    self.pump(run)
-                    if not run.busy and (due := run.next_due()) is not None and due > now:
+                    if (due := run.next_due()) is not None and due > now:
                         self.timer(run, due)  # a later delay, while attempts run
+                    self.pump(run)
                 except Exception:  # the timers of other runs go on
                     logger.exception("waking a run failed", run=run.public_id)
             self.check_quiet()
