@@ -118,6 +118,7 @@ async def test_a_body_above_the_limit_is_refused(site: Site) -> None:
     async with site.client(headers=site.bearer("operator")) as api:
         answer = await api.post("/api/v1/runs", json={**START, "args": {"x": "y" * 17_000_000}})
         assert answer.status_code == 413
+        assert "16 MiB" in answer.json()["detail"]
         assert answer.headers["content-type"] == "application/problem+json"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from signoff.engine.outcomes import R
 from signoff.people import links
 from tests.web.world import GATES, PASSWORD, Gate, Site, csrf_of, eventually, form_workflow
 
@@ -367,6 +370,15 @@ async def test_a_failed_run_is_restarted_from_its_page(site: Site) -> None:
         await eventually(failed)
         dialog = (await client.get(f"/runs/{run.id}/restart")).text
         assert "Where it failed: step 1, web/label" in dialog
+        assert "Keeps 1 step with" in dialog
+        assert "Retires 1 step, which" in dialog
+        chosen = (await client.get(f"/runs/{run.id}/restart", params={"from": 0})).text
+        assert "Restart from step 0?" in chosen
+        assert "Retires 2 steps, which may run again." in chosen
+        assert "Asks 1 question again." in chosen
+        unknown = await client.post(f"/runs/{run.id}/restart", data={"csrf": csrf_of(dialog), "from_step": "77"})
+        assert unknown.status_code == 422
+        assert "no step 77" in unknown.text
         answer = await client.post(
             f"/runs/{run.id}/restart", data={"csrf": csrf_of(dialog), "from_step": "", "reason": "paper is back"}
         )
@@ -377,6 +389,18 @@ async def test_a_failed_run_is_restarted_from_its_page(site: Site) -> None:
             return "paper is back" in text and "Round 2" in text
 
         await eventually(second_round)
+
+
+async def test_a_run_that_is_blocked_by_something_else_than_its_past_has_a_page(site: Site) -> None:
+    run, _ = await site.order("o-12")
+    reason = json.dumps({"code": "stuck", "message": "the handler computed for more than 5 s at shop.py:7"})
+    block = sa.update(R).where(R.c.public_id == run.id).values(blocked_reason=reason)
+    await site.engine.store.write(lambda tx: tx.conn.execute(block))
+    async with site.signed_in("ada@example.org") as client:
+        page = await client.get(f"/runs/{run.id}")
+        assert page.status_code == 200
+        assert "Blocked: its code ran on without coming to a step" in page.text
+        assert "shop.py:7" in page.text
 
 
 async def test_what_a_role_may_not_do_is_not_offered(site: Site) -> None:

@@ -61,8 +61,11 @@ async def serve(
             click.echo(
                 f"Nobody is admin yet. Make yourself one here, once, within 24 hours:\n{link_address(address, link)}"
             )
+        names = sorted({workflow.name for workflow in engine.registry.workflows()})
         await serve_app(
-            create_app(engine), bound, ready=lambda: logger.info("serving", address=address, worker=not no_worker)
+            create_app(engine),
+            bound,
+            ready=lambda: logger.info("serving", address=address, workflows=names, worker=not no_worker),
         )
 
 

@@ -75,6 +75,7 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     if isinstance(error, ValidationException):
         status = 422 if _wants_problem(request) else 400
     if _wants_problem(request):
+        detail = _TEXTS[413] if status == 413 else detail
         members = {"errors": _fields(error.extra)} if isinstance(error, ValidationException) and error.extra else {}
         kind = "invalid_input" if isinstance(error, ValidationException) else "about:blank"
         return problem(status, detail, type=kind, headers=dict(error.headers or {}) or None, **members)

@@ -131,6 +131,14 @@ def doing(run: Any, now: datetime) -> str:
     )
 
 
+_BLOCKED = {
+    "mismatch": "the code no longer fits what this run recorded",
+    "no_code": "no worker has the code of this workflow",
+    "stuck": "its code ran on without coming to a step",
+    "internal": "Signoff could not go on with it",
+}
+
+
 def sentence(details: Any, now: datetime) -> str:
     """The state of a run in one sentence."""
     run = details.run
@@ -166,7 +174,7 @@ def sentence(details: Any, now: datetime) -> str:
         case "paused":
             return "Paused: nothing new starts until it is resumed"
         case "blocked":
-            return "Blocked: the code no longer fits what this run recorded"
+            return f"Blocked: {_BLOCKED.get((run.blocked or {}).get('code', ''), _BLOCKED['mismatch'])}"
         case "canceling":
             return "Canceling: what it began is wound up first"
         case "compensating":
