@@ -147,6 +147,17 @@
       ($("textarea, select", dialog) ?? $("button", dialog))?.focus();
     } catch { location.href = link.href; }
   });
+  document.addEventListener("change", async ({ target }) => {
+    if (target.id !== "from_step") return;
+    const question = target.form.parentElement, fresh = document.createElement("template");
+    const address = `${target.form.getAttribute("action")}?${new URLSearchParams({ from: target.value })}`;
+    const answer = await fetch(address, { headers: { "HX-Request": "true" } });
+    fresh.innerHTML = answer.ok ? await answer.text() : "";
+    for (const part of ["#dialog-title", ".consequences", ".buttons button"]) {
+      const told = $(part, fresh.content);
+      if (told) $(part, question).replaceChildren(...told.childNodes);
+    }
+  });
   dialog?.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || dialog?.open) return;

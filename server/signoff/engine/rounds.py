@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from signoff.engine import control, limits
 from signoff.engine.definitions import definition_by_id, resolve_definition
-from signoff.engine.lookup import find_locked
+from signoff.engine.lookup import find_locked, find_run
 from signoff.engine.outcomes import R, Row, S
 from signoff.engine.programs import seed_of
 from signoff.engine.questions import close_questions
@@ -177,6 +177,22 @@ def restart(
     tx.notify("run", row.id)
     tx.notify("ready")
     return int(generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """`retired`: the steps that a restart would retire. `starts`: those that it can begin from."""
+
+    retired: frozenset[int]
+    starts: frozenset[int]
+
+
+def prospect(tx: Tx, scope: Scope, run: str, from_step: StepRef | None = None) -> Prospect:
+    """What `restart` would do now, to be told before it is done. Raises InvalidInput and NotFound as it does."""
+    row = find_run(tx, scope, run)
+    journal = _Journal.load(tx, row)
+    starts = {step.no for step in journal.live if step.kind not in _BOOKKEEPING} - journal.compensations
+    return Prospect(journal.plan(row, from_step, False).retired, frozenset(starts))
 
 
 def fork(

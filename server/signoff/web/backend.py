@@ -136,6 +136,10 @@ class Backend:
             tx, scope, run, from_step=from_step, reason=reason, actor=actor
         ))  # fmt: skip
 
+    async def restart_prospect(self, scope: Scope, run: str, from_step: int | None) -> rounds.Prospect:
+        require(scope, "run.view")
+        return await self.store.read(rounds.prospect, scope, run, from_step)
+
     async def _control(
         self, scope: Scope, right: Action, action: str, run: str, via: str, use_case: Callable[[Tx], Any]
     ) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from litestar import Response, get, post
 from litestar.params import FromPath
 
+from signoff.engine.rounds import Prospect
 from signoff.engine.status import Status
 from signoff.engine.views import RunFilter, RunSummary, StepView
 from signoff.people.permissions import may
@@ -28,7 +29,7 @@ from signoff.web.pages import (
     send_fragment,
 )  # fmt: skip
 from signoff.web.timeline import lay_out
-from signoff.workflow.errors import Conflict, NotFound
+from signoff.workflow.errors import Conflict, InvalidInput, NotFound
 
 CHIPS = ("running", "waiting", "sleeping", "queued", "paused", "blocked", "completed", "failed", "canceled")
 # a chip stands for the states that people see as one
@@ -211,7 +212,7 @@ def actions_for(scope: Scope, details: RunDetails) -> list[Deed]:
     return deeds
 
 
-def _consequences(action: str, details: RunDetails, from_step: str) -> list[str]:
+def _consequences(action: str, details: RunDetails, prospect: Prospect | None) -> list[str]:
     run = details.run
     open_steps = [step for step in details.steps if step.ended_at is None and step.retired_in is None]
     asks = sum(step.kind == "ask" for step in open_steps)
@@ -228,21 +229,22 @@ def _consequences(action: str, details: RunDetails, from_step: str) -> list[str]
         case "resume":
             return ["Goes on where it stopped. What arrived in between is taken up at once."]
         case _:
-            return _restart_consequences(details, from_step)
+            return _restart_consequences(details, prospect) if prospect is not None else []
 
 
-def _restart_consequences(details: RunDetails, from_step: str) -> list[str]:
-    kept = "The former round stays visible, and nothing is deleted."
-    if not from_step.isdecimal():
-        return ["Keeps every step that succeeded, and runs again what failed or was cut off.", kept]
-    again = [step for step in details.steps if step.retired_in is None and step.no >= int(from_step)]
-    lines = [f"Retires {say.count(len(again), 'step')}, which may run again."]
-    names = list(dict.fromkeys(step.name for step in again if step.kind == "action" and step.state == "success"))
+def _restart_consequences(details: RunDetails, prospect: Prospect) -> list[str]:
+    live = [step for step in details.steps if step.retired_in is None]
+    again = [step for step in live if step.no in prospect.retired]
+    lines = [f"Keeps {say.count(len(live) - len(again), 'step')} with what came of them."]
+    if again:
+        lines.append(f"Retires {say.count(len(again), 'step')}, which may run again.")
+    done = [step for step in again if step.no in prospect.starts and step.kind == "action" and step.state == "success"]
+    names = list(dict.fromkeys(step.name for step in done))
     if names:
         lines.append(f"Does {say.listed(names[:4], 'and')}{' and more' if len(names) > 4 else ''} a second time.")
     if asks := sum(step.kind == "ask" for step in again):
         lines.append(f"Asks {say.count(asks, 'question')} again.")
-    return [*lines, kept]
+    return [*lines, "The former round stays visible, and nothing is deleted."]
 
 
 _HEADINGS = {
@@ -253,13 +255,19 @@ _HEADINGS = {
 }
 
 
-def _dialog(
-    request: AnyRequest, action: str, details: RunDetails, typed: dict[str, str], refusal: str = "", http: int = 200
+async def _dialog(
+    request: AnyRequest, run: str, action: str, typed: dict[str, str], refusal: str = "", http: int = 200
 ) -> Response[Any]:
+    backend, scope = backend_of(request), scope_of(request)
+    details = await backend.run_details(scope, run, all_steps=action == "restart")
     heading, button = _HEADINGS[action]
-    if action == "restart" and typed["from_step"].isdecimal():
-        heading, button = f"Restart from step {typed['from_step']}?", f"Restart from step {typed['from_step']}"
-    steps = [step for step in details.steps if step.retired_in is None]
+    prospect, steps = None, [step for step in details.steps if step.retired_in is None]
+    if action == "restart":
+        start = _step_no(typed["from_step"])
+        prospect = await backend.restart_prospect(scope, run, start)
+        steps = [step for step in steps if step.no in prospect.starts]
+        if start is not None:
+            heading, button = f"Restart from step {start}?", f"Restart from step {start}"
     return render(
         request,
         "runs/action.html",
@@ -269,7 +277,7 @@ def _dialog(
         action=action,
         heading=heading,
         button=button,
-        consequences=_consequences(action, details, typed["from_step"]),
+        consequences=_consequences(action, details, prospect),
         steps=steps,
         can_undo=details.can_undo,
         typed=typed,
@@ -285,21 +293,16 @@ def _default_from(status: str, steps: list[StepView]) -> str:
     return "Where it stopped"
 
 
-async def _ask_first(request: AnyRequest, run: str, action: str) -> Response[Any]:
-    details = await backend_of(request).run_details(scope_of(request), name_of(run), all_steps=action == "restart")
-    return _dialog(
-        request, action, details, {"reason": "", "compensate": "", "from_step": request.query_params.get("from", "")}
-    )
+def _step_no(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 9 else None
 
 
 @get("/runs/{run:str}/{action:str}")
 async def action_dialog(request: AnyRequest, run: FromPath[str], action: FromPath[str]) -> Response[Any]:
     if action not in _HEADINGS:
         raise NotFound(f"there is no page {action!r} of a run")
-    details = await backend_of(request).run_details(scope_of(request), name_of(run), all_steps=action == "restart")
-    return _dialog(
-        request, action, details, {"reason": "", "compensate": "", "from_step": request.query_params.get("from", "")}
-    )
+    typed = {"reason": "", "compensate": "", "from_step": request.query_params.get("from", "")}
+    return await _dialog(request, name_of(run), action, typed)
 
 
 @post("/runs/{run:str}/{action:str}")
@@ -319,11 +322,13 @@ async def act(request: AnyRequest, run: FromPath[str], action: FromPath[str]) ->
             case "resume":
                 await backend.resume(scope, name, via="page")
             case _:
-                step = int(typed["from_step"]) if typed["from_step"].isdecimal() else None
+                step = _step_no(typed["from_step"])
                 await backend.restart(scope, name, from_step=step, reason=reason, via="page")
-    except Conflict as error:
-        details = await backend.run_details(scope, name, all_steps=action == "restart")
-        return _dialog(request, action, details, typed, say.sentence(str(error)), http=409)
+    except (Conflict, InvalidInput) as error:
+        if isinstance(error, InvalidInput):
+            typed["from_step"] = ""
+        http = 409 if isinstance(error, Conflict) else 422
+        return await _dialog(request, name, action, typed, say.sentence(str(error)), http=http)
     return redirect(f"/runs/{segment(name)}")
 
 
