@@ -10,8 +10,11 @@ import sqlalchemy as sa
 
 from signoff.engine.journal import Loaded, News, load, load_news
 from signoff.engine.outcomes import R, Row, S
+from signoff.store.tables import Worker
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import RunState
+
+W = Worker.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 
 @dataclass(slots=True)
@@ -112,8 +115,10 @@ def claim(
 
 
 def _take(tx: Tx, ids: sa.Select[tuple[int]], worker_id: int) -> Sequence[Row]:
+    # a worker that others took for lost, and that does not know it yet, must take nothing
+    alive = sa.exists().where(W.c.id == worker_id, W.c.lost_at.is_(None))
     return tx.conn.execute(
-        sa.update(R).where(R.c.id.in_(ids)).values(worker_id=worker_id, epoch=R.c.epoch + 1).returning(R)
+        sa.update(R).where(R.c.id.in_(ids), alive).values(worker_id=worker_id, epoch=R.c.epoch + 1).returning(R)
     ).all()
 
 

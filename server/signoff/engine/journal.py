@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import sqlalchemy as sa
 
 from signoff.engine.outcomes import R, Row, S
 from signoff.replay.messages import JournalEntry
 from signoff.store import payloads
-from signoff.store.tables import Definition, Round, Tenant
+from signoff.store.tables import Definition, Round, Run, Tenant
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
 
@@ -43,6 +45,17 @@ class Loaded:
     seeds: dict[int, str] = field(default_factory=dict)
     tenant: str = ""
     parent: str | None = None
+
+
+# what a new row holds where a start gives nothing
+_NEW = {name: None if item.is_required() else item.default for name, item in Run.model_fields.items()}
+
+
+def newborn(tx: Tx, values: Mapping[str, Any]) -> Loaded:
+    """A run that was just stored with these values, as a read would give it. Its args are inline, it has no parent."""
+    loaded = Loaded(cast(Row, SimpleNamespace(**{**_NEW, **values})), values["args"], [], {})
+    _name(tx, [loaded])
+    return loaded
 
 
 @dataclass(slots=True)

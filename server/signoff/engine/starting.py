@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from signoff.engine import limits
 from signoff.engine.definitions import D, KnownDefinition, resolve_definition
+from signoff.engine.journal import newborn
 from signoff.engine.lookup import insert_new
 from signoff.engine.outcomes import R, Row
 from signoff.replay.messages import ChildDetail
@@ -336,7 +337,8 @@ def _insert(
     ids = {(tenant_id, public_id): run_id for tenant_id, public_id, run_id in rows}
     lost = _insert_keys(tx, [draft for draft, _ in admitted], ids)
     labels = []
-    for draft, admission in admitted:
+    begun = 0
+    for (draft, admission), row in zip(admitted, values, strict=True):
         run_id = ids.get((draft.tenant_id, draft.public_id))
         if run_id is None or draft.index in lost:
             # another transaction made the same start in this very moment: ours finds its run now
@@ -350,10 +352,18 @@ def _insert(
         labels += [{"run_id": run_id, "key": key, "value": value} for key, value in draft.spec.labels.items()]
         if draft.stored_args is not None and draft.stored_args.startswith("@"):
             tx.conn.execute(sa.update(PAYLOAD).where(PAYLOAD.c.id == draft.stored_args[1:]).values(run_id=run_id))
-        tx.notify("run", run_id)
+        given = dict(zip(_COLUMNS, row, strict=True))
+        if given["ready"] and given["parent_id"] is None and not (given["args"] or "").startswith("@"):
+            # a worker of this process can begin it without a read
+            tx.notify("run", run_id, begun=newborn(tx, {**given, "id": run_id}))
+            begun += 1
+        else:
+            tx.notify("run", run_id)
     if labels:
         tx.conn.execute(sa.insert(LABEL), labels)
-    if any(admission.ready is not None or admission.wake_at is not None for _, admission in admitted):
+    if begun == len(admitted):
+        tx.notify("ready", begun=begun)
+    elif any(admission.ready is not None or admission.wake_at is not None for _, admission in admitted):
         tx.notify("ready")
 
 

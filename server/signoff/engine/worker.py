@@ -22,7 +22,7 @@ from signoff.engine.completion import Completions
 from signoff.engine.driver import Driver, Overrun
 from signoff.engine.events import misfit_by
 from signoff.engine.execution import Executor, StepReplacements
-from signoff.engine.journal import load
+from signoff.engine.journal import Loaded, load
 from signoff.engine.outcomes import Told
 from signoff.engine.programs import Known, make_replayer
 from signoff.engine.settings import EngineSettings
@@ -198,12 +198,16 @@ class Worker:
         woken: dict[int, ActiveRun] = {}
         for notice in notices:
             if notice.kind == "run":
-                outcome = notice.data.get("outcome") if notice.data is not None else None
-                if outcome is not None and (run := self._tell(notice.key, outcome)) is not None:
+                data = notice.data or {}
+                if (outcome := data.get("outcome")) is not None:
+                    if (run := self._tell(notice.key, outcome)) is not None:
+                        told += 1
+                        woken[run.id] = run
+                elif (begun := data.get("begun")) is not None and self._may_begin(begun):
                     told += 1
-                    woken[run.id] = run
+                    self._begin(ActiveRun(begun))
             elif notice.kind == "ready":
-                ready += 1
+                ready += (notice.data or {}).get("begun", 1)
             elif notice.kind == "resync":
                 ready = told + 1
                 break
@@ -215,6 +219,17 @@ class Worker:
             self._claim_wanted.set()
         for run in woken.values():
             self.pump(run)
+
+    def _may_begin(self, loaded: Loaded) -> bool:
+        """Whether a run that this process has just started can be driven without being claimed first (see `_tell`)."""
+        return (
+            loaded.row.definition_id in self._known
+            and loaded.row.id not in self.active
+            and len(self.active) < self.settings.max_active
+            and self.liveness.healthy
+            and self.liveness.worker_id == self.id
+            and not self.stopping
+        )
 
     def _tell(self, run_id: int | str, told: Told) -> ActiveRun | None:
         """Hands an outcome that this process recorded straight to a program in memory; None: it must be claimed.
