@@ -60,7 +60,7 @@ async def test_orders_in_different_states(shop: TestEngine) -> None:
         "o-1008": "completed",
         "o-1009": "canceled",
     }
-    (failed,) = (await shop.runs(labels={"order": "o-1006"})).items
+    (failed,) = (await shop.runs(workflow="orders/fulfill", labels={"order": "o-1006"})).items
     steps = await shop.run(failed.id).steps()
     assert (steps[-1].name, steps[-1].state) == ("payments/release", "success")
 

@@ -79,8 +79,8 @@ def _insert_orders(tx: Tx) -> None:
 
 
 async def _act(item: Seed, run: Run[Any]) -> None:
-    if not await _asks(run):
-        return
+    if (await run.status()).generation > 1 or not await _asks(run):
+        return  # somebody restarted it: the question is theirs
     if item.then == "cancel":
         await run.cancel(reason="The customer called: not needed any more", actor=OMAR.email)
         return

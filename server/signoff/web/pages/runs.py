@@ -235,7 +235,8 @@ def _consequences(action: str, details: RunDetails, prospect: Prospect | None) -
 def _restart_consequences(details: RunDetails, prospect: Prospect) -> list[str]:
     live = [step for step in details.steps if step.retired_in is None]
     again = [step for step in live if step.no in prospect.retired]
-    lines = [f"Keeps {say.count(len(live) - len(again), 'step')} with what came of them."]
+    kept = len(live) - len(again)
+    lines = [f"Keeps {say.count(kept, 'step')} with what came of {'it' if kept == 1 else 'them'}."] if kept else []
     if again:
         lines.append(f"Retires {say.count(len(again), 'step')}, which may run again.")
     done = [step for step in again if step.no in prospect.starts and step.kind == "action" and step.state == "success"]
