@@ -223,6 +223,7 @@ async def test_two_at_once_have_one_winner_and_the_other_reads_who(site: Site) -
         )
         assert late.status_code == 409
         assert "Ana Moreno answered" in late.text
+        assert "ana@example.org answered this question at" in late.text
         assert "my long text" in late.text
 
 

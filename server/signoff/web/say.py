@@ -119,8 +119,9 @@ def words(name: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """A message as a sentence of its own."""
-    text = text[:1].upper() + text[1:]
+    """A message as a sentence of its own. An address that it begins with stays as it is written."""
+    if "@" not in text.partition(" ")[0]:
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
