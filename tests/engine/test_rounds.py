@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from signoff import (
+    Compensation,
     Conflict,
     EventError,
     InvalidInput,
@@ -563,3 +564,44 @@ async def test_an_id_is_free_again_after_its_run_is_deleted(open_engine: EngineM
     await run.cleanup()
     again = await engine.start(kit.total.options(run_id="mine", idempotency_key="k"), 3)
     assert (await again.result(timeout=WAIT), again.existing) == (3, False)
+
+
+async def test_a_restart_after_undoing_does_again_what_needed_the_undone_beside_others(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    broken = [True]
+    second = asyncio.Event()
+
+    @action(name="undo", registry=registry)
+    async def undo(compensation: Compensation) -> None:
+        return None
+
+    @action(name="reserve", compensate=undo, registry=registry)
+    async def reserve() -> str:
+        asyncio.get_running_loop().call_later(0.05, second.set)
+        return "reserved"
+
+    @action(name="check", registry=registry)
+    async def check() -> str:
+        await second.wait()  # its outcome comes last, and what follows is asked for after it
+        return "checked"
+
+    @action(name="end", retry=False, registry=registry)
+    async def end() -> str:
+        if broken:
+            raise ValueError("broken")
+        return "done"
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> str:
+        await asyncio.gather(step.run_action(reserve), step.run_action(check))
+        await step.run_action(check)
+        return await step.run_action(end)
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    with pytest.raises(RunFailed):
+        await run.result(timeout=WAIT)
+    broken.clear()
+    await run.restart()
+    assert await run.result(timeout=WAIT) == "done"

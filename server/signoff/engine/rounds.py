@@ -281,7 +281,11 @@ class _Journal:
         own = [step for step in self.live if step.no not in self.compensations]
         first = {step.no for step in own if step.kind == StepKind.CANCEL}
         if self.compensations:  # what was undone must be done again
-            first |= {step.no for step in own if step.started and step.options and '"compensate"' in step.options}
+            undone = [step for step in own if step.started and step.options and '"compensate"' in step.options]
+            first |= {step.no for step in undone}
+            # what was asked later may have needed them too, although another outcome came last (gather)
+            since = min((step.outcome_no for step in undone if step.outcome_no is not None), default=None)
+            first |= {step.no for step in own if since is not None and step.asked_after >= since}
         failed = self._failed(row, own)
         if from_failed and failed is None:
             bad = (OutcomeKind.FAILURE, OutcomeKind.TIMEOUT)
