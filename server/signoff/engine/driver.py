@@ -93,13 +93,15 @@ class Driver:
         tick = min(self._limit / 4, 0.25)
         job, ticks = 0, 0
         while not self._stopped:
-            if not self._busy.is_set():
+            if not self._busy.is_set() and not self._given_up:
                 self._busy.wait()
                 ticks = 0
             # A stalled or starved process must not count: a tick is a tick, however long it took, and a job that has
             # used hardly any processor time only waits for its turn.
             time.sleep(tick)
             with self._lock:
+                for thread in tuple(self._given_up):  # the exception may have hit where exceptions are ignored
+                    _interrupt(thread)
                 if self._since is None or self._job != job:
                     job, ticks = self._job, 0
                     continue
@@ -116,7 +118,7 @@ class Driver:
                 self._given_up.add(self._thread)
                 self._since = None
                 self._busy.clear()
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Overrun))
+                _interrupt(self._thread)
             self._thread = self._new_thread()
             logger.warning("a handler computed past its limit", seconds=self._limit, line=line)
             if overrun is not None:
@@ -126,6 +128,11 @@ class Driver:
     def interrupted(self) -> bool:
         """For a job that goes on after all: whether it was given up meanwhile (its results must not be used)."""
         return threading.current_thread() in self._given_up
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    if thread.is_alive() and thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Overrun))
 
 
 def _cpu_seconds(thread: threading.Thread) -> float:
