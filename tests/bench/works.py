@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import subprocess
@@ -65,19 +64,23 @@ def _over_http(work: Work, side: Side, place: Place, size: int) -> dict[str, flo
         command, path, body = side.command("http", place.url, size, str(port)), "/runs", ""
     with running(command) as server:
         _wait_for_port(port, server, 60)
-        headers = {"Content-Type": "application/json"}
+        head = [
+            f"POST {path} HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        ]
         if side is SIGNOFF:
-            headers["Authorization"] = f"Bearer {_token(place.url)}"
+            head.append(f"Authorization: Bearer {_token(place.url)}")
+        request = ("\r\n".join(head) + "\r\n\r\n" + body).encode()
         local = threading.local()
 
         def start(_number: int) -> None:
             if not hasattr(local, "connection"):
-                local.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=work.limit)
-            local.connection.request("POST", path, body, headers)
-            response = local.connection.getresponse()
-            answer = response.read()
-            if response.status >= 300:
-                raise SideFailed(f"{side.name} answered {response.status}: {answer[:300]!r}")
+                local.connection = _Connection(port, work.limit)
+            status, answer = local.connection.ask(request)
+            if status >= 300:
+                raise SideFailed(f"{side.name} answered {status}: {answer[:300]!r}")
 
         ended = side.counts(place.url).ended
         with ThreadPoolExecutor(CLIENTS) as pool:
@@ -87,6 +90,30 @@ def _over_http(work: Work, side: Side, place: Place, size: int) -> dict[str, flo
             list(pool.map(start, range(size)))
             wait_for_count(place.url, ended, CLIENTS + size, work.limit)
             return {"rate": size / (time.perf_counter() - began)}
+
+
+class _Connection:
+    """A client that costs next to nothing: on two cores it would otherwise be the client that is measured."""
+
+    def __init__(self, port: int, limit: float) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=limit)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        self._socket.sendall(request)
+        got = b""
+        while (end := got.find(b"\r\n\r\n")) < 0:
+            got += self._more()
+        head = got[:end].lower()
+        length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+        while len(got) < end + 4 + length:
+            got += self._more()
+        return int(head.split(b" ", 2)[1]), got[end + 4 :]
+
+    def _more(self) -> bytes:
+        if not (part := self._socket.recv(65536)):
+            raise SideFailed("the server closed the connection")
+        return part
 
 
 def _token(url: str) -> str:
