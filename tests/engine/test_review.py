@@ -290,7 +290,7 @@ async def test_runs_claimed_without_an_answer_are_claimed_again(open_engine: Eng
         return claimed
 
     worker._claim = lose_the_answer  # type: ignore[method-assign]  # a connection that breaks in the commit
-    run = await engine.start(w)
+    run = await engine.start(w.options(run_after=0.01))  # one without a delay begins without being claimed
     assert await asyncio.wait_for(run.result(), WAIT) == 7
     assert lost
 
