@@ -92,22 +92,28 @@ async def test_a_write_turn_of_sqlite_that_is_canceled_as_it_is_granted_goes_bac
 async def test_a_canceled_wait_for_the_runs_turn_keeps_nobody_waiting(
     open_engine: EngineMaker, registry: Registry
 ) -> None:
+    began, ends = asyncio.Event(), asyncio.Event()
+
+    @action(name="long", registry=registry)
+    async def long() -> int:
+        began.set()
+        await ends.wait()
+        return 1
+
     @workflow("w", registry=registry)
-    async def w(step: Step) -> None:
-        await step.sleep(1000)
+    async def w(step: Step) -> int:
+        return await step.run_action(long)
 
     engine = await open_engine(registry)
-    await engine.start(w)
+    started = await engine.start(w)
     worker = engine.worker
-    while not worker._cache:
-        await asyncio.sleep(0.01)
-    (run,) = worker._cache.values()
+    await asyncio.wait_for(began.wait(), WAIT)
+    (run,) = worker.active.values()
     for late in (False, True):
         await worker.turn(run)
         second = asyncio.create_task(worker.turn(run))
         third = asyncio.create_task(worker.turn(run))
         await asyncio.sleep(0)
-        run.closing = False
         if late:
             worker.turn_over(run)  # grants the second its turn
             second.cancel()
@@ -120,6 +126,8 @@ async def test_a_canceled_wait_for_the_runs_turn_keeps_nobody_waiting(
             await second
         worker.turn_over(run)
         assert not run.busy
+    ends.set()
+    assert await asyncio.wait_for(started.result(), WAIT) == 1
 
 
 async def test_an_outcome_recorded_while_a_mutation_runs_is_not_overlooked(

@@ -55,10 +55,16 @@ class Claiming(Driving):
         for run in woken.values():
             self.pump(run)
 
+    @property
+    def _alone_here(self) -> bool:
+        """A SQLite file has one worker. On PostgreSQL a claim, even our own, would overtake a run not yet claimed."""
+        return self.store.dialect.name == "sqlite"
+
     def _may_begin(self, loaded: Loaded) -> bool:
-        """Whether a run that this process has just started can be driven without being claimed first (see `_tell`)."""
+        """Whether a run that this process has just started can be driven at once: where nobody else can claim it."""
         return (
-            loaded.row.definition_id in self._known
+            self._alone_here
+            and loaded.row.definition_id in self._known
             and loaded.row.id not in self.active
             and len(self.active) < self.settings.max_active
             and self.liveness.healthy
@@ -69,13 +75,13 @@ class Claiming(Driving):
     def _tell(self, run_id: int | str, told: Told) -> ActiveRun | None:
         """Hands an outcome that this process recorded straight to a program in memory; None: it must be claimed.
 
-        The run need not be claimed first: its next advance is written only if nobody else has claimed it meanwhile.
+        A parked run need not be claimed first where this is the only worker.
         """
         run = self.active.get(int(run_id))
         parked = run is None
         if run is None:
             run = self._cache.get(int(run_id))
-            if run is None or len(self.active) >= self.settings.max_active or self.stopping:
+            if run is None or not self._alone_here or len(self.active) >= self.settings.max_active or self.stopping:
                 return None
         fits = (
             not (

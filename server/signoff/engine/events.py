@@ -68,6 +68,9 @@ _OPEN_WAITS = sa.select(S.c.no, S.c.options).where(*_OPEN, S.c.kind == StepKind.
 _OPEN_ASKS = sa.select(S.c.name, S.c.options).where(*_OPEN, S.c.kind == StepKind.ASK.value)
 _BUFFERED = sa.select(E).where(E.c.run_id == _RUN, E.c.state == "buffered").order_by(E.c.id).limit(1)
 _BUFFERED_NAMES = _BUFFERED.where(E.c.name.in_(sa.bindparam("names", expanding=True)), ~E.c.by_id)
+# one name is the rule, and an `IN` is compiled anew for each number of names
+_BUFFERED_NAME = _BUFFERED.where(E.c.name == sa.bindparam("name"), ~E.c.by_id)
+_ANY_BUFFERED = _BUFFERED_NAME.with_only_columns(E.c.id)
 _BUFFERED_ID = _BUFFERED.where(E.c.public_id == sa.bindparam("event_id"), E.c.by_id)
 _CONSUME = (
     sa.update(E).where(E.c.id == sa.bindparam("b_id")).values(state="consumed", consumed_by=sa.bindparam("step_no"))
@@ -165,7 +168,7 @@ def _is_next(tx: Tx, run_id: int, event: str, value: str, is_error: bool, misfit
     """Whether the event fits and no earlier one of its name is still to be handed over."""
     if misfit is not None and not is_error and misfit(event, value) is not None:
         return False
-    return tx.conn.execute(_BUFFERED_NAMES, {"run_id": run_id, "names": [event]}).one_or_none() is None
+    return tx.conn.execute(_ANY_BUFFERED, {"run_id": run_id, "name": event}).one_or_none() is None
 
 
 def create_event(
@@ -221,6 +224,8 @@ def take_buffered(
 
 def _take(tx: Tx, run_id: int, step_no: int, detail: EventDetail, misfit: Misfit | None) -> Taken | None:
     earliest, given = _BUFFERED_NAMES, {"run_id": run_id, "names": list(detail.names)}
+    if len(detail.names) == 1:
+        earliest, given = _BUFFERED_NAME, {"run_id": run_id, "name": detail.names[0]}
     if detail.event_id is not None:
         earliest, given = _BUFFERED_ID, {"run_id": run_id, "event_id": detail.event_id}
     while True:
