@@ -220,7 +220,7 @@ async def test_a_password_that_changed_during_sign_in_does_not_open_a_session(he
     assert ana.person is not None
     await here.store.write(set_password, here.embedded, "ana@example.org", hash_password("another password"))
     with pytest.raises(Refused):
-        await here.store.write(_enter, ana.person.user_id or 0, HASH, None, "ana@example.org", HOME, None, None)
+        await here.store.write(_enter, ana.person.user_id or 0, HASH, None, "ana@example.org", HOME, None, None, None)
 
 
 async def test_a_weaker_hash_is_replaced_at_sign_in(here: World) -> None:

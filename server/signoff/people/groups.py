@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from signoff.people.audit import audit
+from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.people.users import GM, G, M, U, clean_email
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
-from signoff.workflow.errors import FieldError, InvalidInput, NotFound
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,31 @@ def add_to_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
     group, user_id = clean_group(group), _user_id(tx, scope, email)
     group_id = _group_id(tx, scope, group)
     if group_id is None:
-        group_id = tx.conn.execute(
-            sa.insert(G).values(tenant_id=scope.tenant_id, name=group).returning(G.c.id)
-        ).scalar_one()
+        group_id = _make(tx, scope, group)
     if tx.conn.execute(sa.select(GM.c.user_id).where(GM.c.group_id == group_id, GM.c.user_id == user_id)).first():
         return
     tx.conn.execute(sa.insert(GM).values(group_id=group_id, user_id=user_id))
     audit(tx, scope, "group.add", group, detail={"user": clean_email(email)})
-    tx.notify("approvals", scope.tenant_id)
+    people_changed(tx, scope.tenant_id, user_id)
+
+
+def make_group(tx: Tx, scope: Scope, group: str) -> str:
+    """Make a group without members and return its name. `Conflict` when there is one."""
+    require(scope, "people.manage")
+    group = clean_group(group)
+    if _group_id(tx, scope, group) is not None:
+        raise Conflict(f"There is a group {group!r} already", group=group)
+    _make(tx, scope, group)
+    audit(tx, scope, "group.make", group)
+    return group
+
+
+def group(tx: Tx, scope: Scope, name: str) -> GroupView:
+    """One group of the tenant, or `NotFound`."""
+    found = [group for group in list_groups(tx, scope) if group.name == name]
+    if not found:
+        raise NotFound(f"There is no group {name!r}", group=name)
+    return found[0]
 
 
 def remove_from_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
@@ -53,7 +71,7 @@ def remove_from_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
     if group_id is None or not gone.rowcount:
         raise NotFound(f"{email} is not in a group {group!r}", user=email, group=group)
     audit(tx, scope, "group.remove", group, detail={"user": clean_email(email)})
-    tx.notify("approvals", scope.tenant_id)
+    people_changed(tx, scope.tenant_id, user_id)
 
 
 def list_groups(tx: Tx, scope: Scope) -> list[GroupView]:
@@ -70,6 +88,11 @@ def list_groups(tx: Tx, scope: Scope) -> list[GroupView]:
     for name, email in tx.conn.execute(query):
         members.setdefault(name, []).extend([email] if email else [])
     return [GroupView(name, tuple(emails)) for name, emails in members.items()]
+
+
+def _make(tx: Tx, scope: Scope, group: str) -> int:
+    values = {"tenant_id": scope.tenant_id, "name": group}
+    return int(tx.conn.execute(sa.insert(G).values(**values).returning(G.c.id)).scalar_one())
 
 
 def _group_id(tx: Tx, scope: Scope, group: str) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from signoff.store.scope import Scope
+from signoff.store.scope import ROLES, Scope
 from signoff.workflow.errors import Refused
 
 Role = Literal["viewer", "approver", "operator", "admin"]
@@ -16,6 +16,13 @@ Action = Literal[
     "run.view",
     "approval.view",
     "approval.decide",
+    "approval.claim",
+    "approval.comment",
+    "approval.delegate",
+    "approval.reassign",
+    "approval.extend",
+    "approval.escalate",
+    "approval.add",
     "run.start",
     "run.send",
     "run.control",
@@ -25,13 +32,22 @@ Action = Literal[
     "people.view",
     "people.manage",
     "token.manage",
+    "session.revoke",
     "audit.view",
+    "ledger.export",
 ]
 
 LEAST_ROLE: Final[dict[Action, Role]] = {
     "run.view": "viewer",
     "approval.view": "viewer",
     "approval.decide": "approver",
+    "approval.claim": "approver",  # and release; operators release anybody's
+    "approval.comment": "approver",
+    "approval.delegate": "approver",  # of those who may decide
+    "approval.reassign": "operator",  # or whoever may decide: `approvals` says so of the particular question
+    "approval.extend": "operator",  # or whoever may decide, where the question allows it
+    "approval.escalate": "operator",  # or whoever may decide
+    "approval.add": "operator",
     "run.start": "operator",
     "run.send": "operator",
     "run.control": "operator",  # cancel, pause, resume
@@ -41,8 +57,15 @@ LEAST_ROLE: Final[dict[Action, Role]] = {
     "people.view": "admin",
     "people.manage": "admin",
     "token.manage": "admin",
+    "session.revoke": "viewer",  # their own
     "audit.view": "admin",
+    "ledger.export": "admin",
 }
+
+
+def actions_of(role: Role) -> frozenset[Action]:
+    """All that a role may do."""
+    return frozenset(action for action, least in LEAST_ROLE.items() if ROLES.index(role) >= ROLES.index(least))
 
 
 def may(scope: Scope, action: Action) -> bool:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from signoff.people.audit import audit
+from signoff.people.canonical import storable
+from signoff.people.changes import rights_changed
+from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
+from signoff.store.scope import Scope
 from signoff.store.tables import Session
 from signoff.store.tx import Tx
+from signoff.workflow.errors import NotFound
 
 S = Session.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 IDLE: Final = timedelta(hours=12)
 ABSOLUTE: Final = timedelta(days=7)
+MAX_AGENT: Final = 300  # characters of a browser's name for itself
 # How often `seen_at` is written: a page view costs no write, and the idle limit is exact to this much.
 TOUCH_AFTER: Final = timedelta(minutes=5)
 
@@ -34,6 +41,9 @@ class SessionView:
     created_at: datetime
     seen_at: datetime
     expires_at: datetime
+    agent: str | None = None  # what the browser called itself, and its network address, at sign-in
+    address: str | None = None
+    provider: str | None = None  # of an OpenID Connect sign-in
 
 
 def open_session(
@@ -43,12 +53,17 @@ def open_session(
     tenant_id: int | None = None,
     role: str | None = None,
     data: dict[str, Any] | None = None,
+    agent: str | None = None,
+    address: str | None = None,
+    provider: str | None = None,
 ) -> tuple[str, SessionView]:
     """Start a session; returns the secret for the cookie, which is nowhere else, and what was stored."""
     secret = new_secret()
+    agent = None if agent is None else storable(agent[:MAX_AGENT])
     view = SessionView(
-        digest(secret), user_id, tenant_id, role, new_secret(), data or {}, tx.now, tx.now, tx.now + ABSOLUTE
-    )
+        digest(secret), user_id, tenant_id, role, new_secret(), data or {}, tx.now, tx.now, tx.now + ABSOLUTE,
+        agent, address, provider,
+    )  # fmt: skip
     _insert(tx, view)
     tx.conn.execute(sa.delete(S).where(S.c.expires_at <= tx.now))
     return secret, view
@@ -73,10 +88,7 @@ def rotate_session(tx: Tx, secret: str, *, role: str | None) -> tuple[str, Sessi
     if row is None or row.expires_at <= tx.now:
         return None
     fresh = new_secret()
-    old = _view(row)
-    view = SessionView(
-        digest(fresh), old.user_id, old.tenant_id, role, new_secret(), old.data, old.created_at, tx.now, old.expires_at
-    )
+    view = replace(_view(row), key=digest(fresh), role=role, csrf=new_secret(), seen_at=tx.now)
     _insert(tx, view)
     return fresh, view
 
@@ -86,20 +98,50 @@ def save_data(tx: Tx, key: str, data: dict[str, Any]) -> None:
     tx.conn.execute(sa.update(S).where(S.c.hash == key).values(data=json.dumps(data) if data else None))
 
 
-def end_session(tx: Tx, secret: str) -> None:
-    """Sign out."""
-    tx.conn.execute(sa.delete(S).where(S.c.hash == digest(secret)))
+def end_session(tx: Tx, secret: str) -> SessionView | None:
+    """Sign out; returns what ended."""
+    row = tx.conn.execute(sa.delete(S).where(S.c.hash == digest(secret)).returning(S)).first()
+    if row is None:
+        return None
+    if row.user_id is not None:
+        rights_changed(tx, row.user_id)
+    return _view(row)
 
 
 def end_session_by_key(tx: Tx, user_id: int, key: str) -> bool:
     """Sign out one of a user's other sessions; False when there is none."""
-    return bool(tx.conn.execute(sa.delete(S).where(S.c.hash == key, S.c.user_id == user_id)).rowcount)
+    ended = tx.conn.execute(sa.delete(S).where(S.c.hash == key, S.c.user_id == user_id)).rowcount
+    if ended:
+        rights_changed(tx, user_id)
+    return bool(ended)
 
 
 def end_sessions_of(tx: Tx, user_id: int, *, but: str | None = None) -> int:
     """Sign a user out everywhere (`but`: the key of one that stays); returns how many sessions ended."""
     query = sa.delete(S).where(S.c.user_id == user_id)
-    return tx.conn.execute(query if but is None else query.where(S.c.hash != but)).rowcount
+    ended = tx.conn.execute(query if but is None else query.where(S.c.hash != but)).rowcount
+    if ended:
+        rights_changed(tx, user_id)
+    return ended
+
+
+def revoke_session(tx: Tx, scope: Scope, key: str) -> None:
+    """End one of the person's own sessions. `NotFound` for one that ended already and for somebody else's."""
+    require(scope, "session.revoke")
+    user_id = scope.person.user_id if scope.person else None
+    if user_id is None or not end_session_by_key(tx, user_id, key):
+        raise NotFound("That session has ended already")
+    audit(tx, scope, "session.revoke", scope.actor, detail={"sessions": 1})
+
+
+def revoke_other_sessions(tx: Tx, scope: Scope, but: str) -> int:
+    """End all of the person's own sessions but one; returns how many."""
+    require(scope, "session.revoke")
+    user_id = scope.person.user_id if scope.person else None
+    ended = end_sessions_of(tx, user_id, but=but) if user_id is not None else 0
+    if ended:
+        audit(tx, scope, "session.revoke", scope.actor, detail={"sessions": ended})
+    return ended
 
 
 def sessions_of(tx: Tx, user_id: int) -> list[SessionView]:
@@ -116,5 +158,6 @@ def _insert(tx: Tx, view: SessionView) -> None:
 def _view(row: sa.Row[Any]) -> SessionView:
     data = json.loads(row.data) if row.data else {}
     return SessionView(
-        row.hash, row.user_id, row.tenant_id, row.role, row.csrf, data, row.created_at, row.seen_at, row.expires_at
-    )
+        row.hash, row.user_id, row.tenant_id, row.role, row.csrf, data, row.created_at, row.seen_at, row.expires_at,
+        row.agent, row.address, row.provider,
+    )  # fmt: skip

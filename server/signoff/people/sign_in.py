@@ -29,12 +29,19 @@ class Visitor:
 
 
 async def sign_in(
-    store: Store, email: str, password: str, *, address: str, tenant_id: int | None = None, old: str | None = None
+    store: Store,
+    email: str,
+    password: str,
+    *,
+    address: str,
+    agent: str | None = None,
+    tenant_id: int | None = None,
+    old: str | None = None,
 ) -> Visitor:
     """Check a password and open a session; `old` is the cookie that came along, whose session ends.
 
     `Refused` with reason `bad_credentials` does not say what was wrong, and `too_many_attempts` comes before any check.
-    `address` is the client's network address, as far as it can be trusted.
+    `address` is the client's network address, as far as it can be trusted; `agent` what its browser calls itself.
     """
     try:
         email = clean_email(email)
@@ -50,7 +57,7 @@ async def sign_in(
         if not await verify_password_async(stored, password) or user_id is None or stored is None:
             raise Refused("bad_credentials", "The e-mail address or the password is wrong")
         fresh = await hash_password_async(password) if needs_rehash(stored) else None
-        return await store.write(_enter, user_id, stored, fresh, email, address, tenant_id, old)
+        return await store.write(_enter, user_id, stored, fresh, email, address, agent, tenant_id, old)
     except Refused as refusal:
         await store.write(_record_refusal, email, address, refusal.reason, tenant_id)
         raise
@@ -87,6 +94,7 @@ def _enter(
     fresh: str | None,
     email: str,
     address: str,
+    agent: str | None,
     tenant_id: int | None,
     old: str | None,
 ) -> Visitor:
@@ -107,7 +115,9 @@ def _enter(
     if old is not None:
         sessions.end_session(tx, old)
     limits.clear_attempts(tx, email, address)
-    secret, session = sessions.open_session(tx, user_id=user_id, tenant_id=tenant, role=person.role)
+    secret, session = sessions.open_session(
+        tx, user_id=user_id, tenant_id=tenant, role=person.role, agent=agent, address=address
+    )
     scope = Scope(tenant, person)
     audit(tx, scope, "sign_in", person.email, via="page")
     return Visitor(session, scope, secret)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from signoff.people import links, sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import storable
+from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
 from signoff.store.tables import Group, GroupMember, Membership, User
@@ -69,6 +70,7 @@ def add_user(
         raise Conflict(f"{email} is already a user here", user=email)
     tx.conn.execute(sa.insert(M).values(tenant_id=scope.tenant_id, user_id=user_id, role=role))
     audit(tx, scope, "user.add", email, detail={"role": role})
+    people_changed(tx, scope.tenant_id)
     return int(user_id)
 
 
@@ -80,7 +82,7 @@ def set_role(tx: Tx, scope: Scope, email: str, role: str) -> None:
         _keep_an_admin(tx, scope, user.id)
     tx.conn.execute(sa.update(M).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user.id).values(role=role))
     audit(tx, scope, "user.set_role", user.email, detail={"from": user.role, "to": role})
-    _tell(tx, scope)
+    people_changed(tx, scope.tenant_id, user.id)
 
 
 def set_password(tx: Tx, scope: Scope, email: str, password_hash: str) -> None:
@@ -123,7 +125,9 @@ def set_active(tx: Tx, scope: Scope, email: str, active: bool) -> None:
         sessions.end_sessions_of(tx, user.id)
         links.void_links_of(tx, user.id)
     audit(tx, scope, "user.activate" if active else "user.deactivate", user.email)
-    _tell(tx, scope)
+    tenants = sa.select(M.c.tenant_id).where(M.c.user_id == user.id).order_by(M.c.tenant_id)
+    for tenant_id in tx.conn.execute(tenants).scalars().all():
+        people_changed(tx, tenant_id, user.id)
 
 
 def list_users(tx: Tx, scope: Scope) -> list[UserView]:
@@ -137,6 +141,29 @@ def list_users(tx: Tx, scope: Scope) -> list[UserView]:
         .order_by(U.c.email)
     )
     return [UserView(*row, tuple(sorted(groups.get(row.id, ())))) for row in tx.conn.execute(query)]
+
+
+def user(tx: Tx, scope: Scope, user_id: int) -> UserView:
+    """One member of the tenant. `NotFound` for a stranger and for another tenant's."""
+    require(scope, "people.view")
+    query = (
+        sa.select(U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None))
+        .join(M, M.c.user_id == U.c.id)
+        .where(M.c.tenant_id == scope.tenant_id, U.c.id == user_id)
+    )
+    row = tx.conn.execute(query).first()
+    if row is None:
+        raise NotFound(f"There is no user {user_id} here")
+    names = sa.select(G.c.name).join(GM, GM.c.group_id == G.c.id)
+    groups = tx.conn.execute(names.where(G.c.tenant_id == scope.tenant_id, GM.c.user_id == user_id).order_by(G.c.name))
+    return UserView(*row, tuple(groups.scalars()))
+
+
+def admins(tx: Tx, scope: Scope) -> int:
+    """How many active admins the tenant has: the last one stays."""
+    query = sa.select(sa.func.count()).select_from(M.join(U, M.c.user_id == U.c.id))
+    query = query.where(M.c.tenant_id == scope.tenant_id, M.c.role == "admin", U.c.active)
+    return int(tx.conn.execute(query).scalar_one())
 
 
 def find_person(tx: Tx, tenant_id: int, *, user_id: int | None = None, email: str | None = None) -> Person | None:
@@ -220,8 +247,3 @@ def _keep_an_admin(tx: Tx, scope: Scope, leaving: int) -> None:
     )
     if not set(tx.conn.execute(tx.dialect.lock(admins)).scalars()) - {leaving}:
         raise Conflict("The last admin of a tenant stays one; make somebody else an admin first")
-
-
-def _tell(tx: Tx, scope: Scope) -> None:
-    # Who may answer what may have changed.
-    tx.notify("approvals", scope.tenant_id)
