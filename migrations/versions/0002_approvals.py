@@ -104,8 +104,14 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("address", sa.String(), nullable=True))
         batch_op.add_column(sa.Column("provider", sa.String(), nullable=True))
 
+    with op.batch_alter_table("signoff_round", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("answers", sa.String(), nullable=True))
+
 
 def downgrade() -> None:
+    with op.batch_alter_table("signoff_round", schema=None) as batch_op:
+        batch_op.drop_column("answers")
+
     with op.batch_alter_table("signoff_session", schema=None) as batch_op:
         batch_op.drop_column("provider")
         batch_op.drop_column("address")

@@ -20,10 +20,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from signoff.approvals import ledger
+from signoff.approvals.doors import check_open, lock_approval, person_now, record_refusal, through
 from signoff.approvals.eligibility import is_eligible, names_user, selectors, who_may_answer
 from signoff.approvals.forms import Checked, check_answer
 from signoff.approvals.questions import REASONS, A
-from signoff.engine.outcomes import R, Row, S, lock_run, record_due, record_outcome
+from signoff.engine.outcomes import R, Row, record_outcome
 from signoff.people.audit import audit
 from signoff.people.canonical import content_hash, nameable, storable
 from signoff.people.permissions import require
@@ -33,7 +34,7 @@ from signoff.store.store import Store
 from signoff.store.tables import Decision
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound, Refused
-from signoff.workflow.kinds import OutcomeKind, RunState, StepKind
+from signoff.workflow.kinds import OutcomeKind, RunState
 from signoff.workflow.registry import Registry
 
 D = Decision.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
@@ -56,12 +57,6 @@ class Receipt:
     effect: str
 
 
-class WrongTenant(NotFound):
-    """Outward the same as `NotFound`; the audit of the tenant that asked keeps the true reason."""
-
-    reason: Final = "wrong_tenant"
-
-
 def decide(
     tx: Tx,
     scope: Scope,
@@ -80,12 +75,7 @@ def decide(
     `NotFound` or `Refused`, whose `reason` is one of the words above; with `form` the `fields` say what does not fit. A
     refusal undoes everything: its audit is the business of `decide_through`.
     """
-    found = _find(tx, scope, approval)
-    run = lock_run(tx, found.run_id)
-    if run is None:
-        raise Refused("closed", "The run of this question was cleaned up", approval=approval)
-    run = record_due(tx, run)
-    row = tx.conn.execute(tx.dialect.lock(sa.select(A).where(A.c.id == found.id))).one()
+    run, row = lock_approval(tx, scope, approval)
     person = check(tx, scope, run, row, revision)
     if comment is not None and len(comment) > MAX_COMMENT:
         raise Refused("form", f"A comment has at most {MAX_COMMENT} characters", approval=approval)
@@ -95,13 +85,13 @@ def decide(
 
 def check(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Person:
     """Every rule but the form's: raises `Refused`, or returns the person as they are now. Pages ask it too."""
-    person = _person(tx, scope)
+    person = person_now(tx, scope)
     require(Scope(scope.tenant_id, person), "approval.decide")
     to = selectors(approval.to)
     if not is_eligible(person, to):
         message = f"This question is put to {who_may_answer(to)}, and you are not among them"
         raise Refused("not_eligible", message, approval=approval.public_id)
-    _check_open(tx, run, approval)
+    check_open(tx, run, approval)
     if revision is not None and revision != approval.revision:
         message = "The question changed after you opened it; look at it again"
         raise Refused("revision", message, approval=approval.public_id)
@@ -152,13 +142,10 @@ async def decide_through(
     registry: Registry | None = None,
 ) -> Receipt:
     """`decide` in a transaction, and the audit row of a refusal in one of its own. What every door calls."""
-    try:
-        return await store.write(
-            decide, scope, approval, answer, revision=revision, via=via, comment=comment, registry=registry
-        )
-    except (Refused, NotFound) as refusal:
-        await store.write(record_refusal, scope, approval, refusal, via)
-        raise
+    return await through(
+        store, "approval.decide", decide, scope, approval, answer,
+        revision=revision, via=via, comment=comment, registry=registry,
+    )  # fmt: skip
 
 
 async def decide_embedded_through(
@@ -212,65 +199,6 @@ def _run(tx: Tx, scope: Scope, run: str) -> Row | None:
     if not nameable(run):
         return None
     return tx.conn.execute(sa.select(R).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)).first()
-
-
-def record_refusal(
-    tx: Tx, scope: Scope, approval: str, refusal: Refused | NotFound, via: str, by: str | None = None
-) -> None:
-    """The audit row of an answer that was not taken."""
-    reason = getattr(refusal, "reason", None) if isinstance(refusal, Refused | WrongTenant) else "not_found"
-    detail = None if by is None else {"by": by[:254]}
-    audit(tx, scope, "approval.decide", approval[:256], allowed=False, reason=reason, via=via, detail=detail)
-
-
-def _check_open(tx: Tx, run: Row, approval: Row) -> None:
-    """Raise `Refused` with `closed` or `deadline` when the question can no longer be answered by anybody."""
-    if approval.state == "closed" or (approval.state == "open" and run.state == RunState.FINAL):
-        why = REASONS.get(approval.closed_reason or "run_over", "it was closed")
-        raise Refused("closed", f"This question is closed: {why}", approval=approval.public_id)
-    if approval.state == "expired" or (
-        approval.state == "open" and approval.timeout_at is not None and approval.timeout_at <= tx.now
-    ):
-        raise Refused("deadline", "The deadline of this question has passed", approval=approval.public_id)
-    if approval.state == "open" and _is_canceling(tx, run, approval.step_no):
-        raise Refused("closed", "This question is closed: the run is being canceled", approval=approval.public_id)
-
-
-def _find(tx: Tx, scope: Scope, approval: str) -> Row:
-    query = sa.select(A.c.id, A.c.run_id).where(A.c.public_id == approval)
-    row = tx.conn.execute(query.where(A.c.tenant_id == scope.tenant_id)).first() if nameable(approval) else None
-    if row is None:
-        elsewhere = nameable(approval) and tx.conn.execute(query.limit(1)).first() is not None
-        raise (WrongTenant if elsewhere else NotFound)(f"There is no approval {approval}", approval=approval)
-    return row
-
-
-def _person(tx: Tx, scope: Scope) -> Person:
-    """The person as they are in this very transaction: rights taken away since the page was opened are gone."""
-    person = scope.person
-    if person is None:
-        raise Refused("not_member", "Only a person (or a token) can answer a question")
-    if person.user_id is None:
-        return person
-    live = find_person(tx, scope.tenant_id, user_id=person.user_id)
-    if live is None:
-        raise Refused("not_member", "You are no longer an active user here")
-    if not live.role_at_least(person.role):
-        return live
-    # A token that acts for somebody may hold a lower role than they do.
-    return Person(live.email, live.name, person.role, live.user_id, live.groups)
-
-
-def _is_canceling(tx: Tx, run: Row, step_no: int) -> bool:
-    # What a handler asks after it was canceled, while it cleans up, may be answered; what it asked before may not.
-    if run.requested != "cancel":
-        return False
-    canceled = sa.select(sa.func.max(S.c.outcome_no)).where(
-        S.c.run_id == run.id, S.c.kind == StepKind.CANCEL.value, S.c.retired_in.is_(None)
-    )
-    asked = sa.select(S.c.asked_after).where(S.c.run_id == run.id, S.c.no == step_no)
-    cancel_no, asked_after = tx.conn.execute(canceled).scalar(), tx.conn.execute(asked).scalar_one()
-    return cancel_no is not None and asked_after < cancel_no
 
 
 def _record(tx: Tx, run: Row, row: Row, person: Person, checked: Checked, comment: str | None, via: str) -> Receipt:

@@ -31,7 +31,7 @@ REASONS: Final = {
 class ApprovalQuestions:
     """The engine's `QuestionHandler`."""
 
-    def open(self, tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> None:
+    def open(self, tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> str | None:
         """Write the approval of an ask step. A key that the question does not have takes its plain default."""
         question = detail.question
         to = question.get("to") or []
@@ -61,6 +61,7 @@ class ApprovalQuestions:
             )
         )
         tx.notify("approvals", run.tenant_id)
+        return None
 
     def close(self, tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
         """Close what is still open of these steps' approvals, each with its row in the ledger."""

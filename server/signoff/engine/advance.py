@@ -262,7 +262,9 @@ def _open(
         close_questions(tx, advance.run_id, advance.expired_asks, "expired", advance.at)
     for step_no, detail in advance.questions:
         assert row is not None
-        open_question(tx, row, step_no, detail, advance.at)
+        answer = open_question(tx, row, step_no, detail, advance.at)
+        if answer is not None:
+            _arrive(tx, advance, applied, step_no, OutcomeKind.SUCCESS, answer, None)
     waits = advance.waits
     if advance.waits_on and fenced.ready is not None and advance.finished is None:
         waits = events.open_waits(tx, advance.run_id)  # woken, perhaps for an event that the sender could not judge

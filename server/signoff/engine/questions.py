@@ -14,8 +14,11 @@ from signoff.store.tx import Tx
 
 
 class QuestionHandler(Protocol):
-    def open(self, tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> None:
-        """Writes what people need to answer. `run` is the run's row. Must not fail for one run's sake."""
+    def open(self, tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> str | None:
+        """Writes what people need to answer. `run` is the run's row. Must not fail for one run's sake.
+
+        Returns the step's value (JSON text) when an answer of an earlier round is kept; None: it waits for people.
+        """
         ...
 
     def close(self, tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
@@ -32,9 +35,8 @@ def register(handler: QuestionHandler) -> None:
     _handler = handler
 
 
-def open_question(tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> None:
-    if _handler is not None:
-        _handler.open(tx, run, step_no, detail, at)
+def open_question(tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetime) -> str | None:
+    return None if _handler is None else _handler.open(tx, run, step_no, detail, at)
 
 
 def close_questions(tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:

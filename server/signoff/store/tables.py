@@ -146,6 +146,9 @@ class Round(Base, table=True):
     reason: str | None = None
     # how the round before ended, kept for the page: JSON text {result_kind, value, error, ended_at}
     former: str | None = None
+    # answers from behind the cut, JSON text {keep: [approval ids], again: [approval ids]}: kept when the same question
+    # is asked in this round, or asked again as the restart wished
+    answers: str | None = None
 
 
 class StartKey(Base, table=True):
