@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from signoff.approvals.decide import decide_through
+from signoff.approvals.inbox import badge, counts, inbox
 from signoff.approvals.questions import ApprovalQuestions
-from signoff.approvals.views import approval_view, approvals_of_run, count_open, open_approvals
+from signoff.approvals.views import approval_view, approvals_of_run
 from signoff.people.tenants import ensure_tenant
 from signoff.store.scope import Person, Scope
-from signoff.workflow.errors import InvalidInput, NotFound, Refused
+from signoff.workflow.errors import NotFound, Refused
 from signoff.workflow.registry import Registry
 from tests.people.world import START, World
 
@@ -56,15 +57,15 @@ async def test_a_view_says_why_the_person_may_not_answer(here: World) -> None:
 async def test_a_passed_deadline_shows_before_anyone_recorded_it(here: World) -> None:
     ana = await here.add("ana@example.org")
     asked = await here.ask(timeout=60.0)
-    assert await here.store.read(count_open, ana) == 1
+    assert await here.store.read(badge, ana) == 1
     here.clock.advance(timedelta(seconds=60))
     for _ in range(2):
         view = await here.store.read(approval_view, ana, asked.approval)
         assert (view.state, view.closed_because) == ("expired", "its deadline passed")
         assert view.why_not is not None
         assert view.why_not.reason == "deadline"
-        assert await here.store.read(count_open, ana) == 0
-        assert (await here.store.read(open_approvals, ana)).rows == []
+        assert await here.store.read(badge, ana) == 0
+        assert (await here.store.read(inbox, ana)).rows == []
         await here.store.write(ApprovalQuestions().close, asked.run_id, [0], "expired", here.clock.now())
 
 
@@ -83,7 +84,7 @@ async def test_a_decided_view_tells_who_when_and_what_without_secrets(here: Worl
     assert decision.ledger_id == receipt.ledger_id
     assert view.why_not is not None
     assert view.why_not.reason == "already_decided"
-    assert await here.store.read(count_open, ana) == 0
+    assert await here.store.read(badge, ana) == 0
 
 
 async def test_other_tenants_see_nothing(here: World) -> None:
@@ -92,48 +93,8 @@ async def test_other_tenants_see_nothing(here: World) -> None:
     for use_case, name in ((approval_view, asked.approval), (approvals_of_run, asked.run)):
         with pytest.raises(NotFound):
             await here.store.read(use_case, elsewhere, name)
-    assert (await here.store.read(open_approvals, elsewhere)).rows == []
-    assert await here.store.read(count_open, elsewhere, mine=False) == 0
-
-
-async def test_the_list_is_in_order_of_due_then_age_and_turns_pages(here: World) -> None:
-    ana = await here.add("ana@example.org")
-    wanted = []
-    for due, place in ((None, 3), (7200.0, 1), (None, 4), (3600.0, 0), (7200.0, 2)):
-        wanted.append((place, (await here.ask(due=due)).approval))
-    order = [approval for _, approval in sorted(wanted)]
-    seen, after = [], None
-    while True:
-        page = await here.store.read(open_approvals, ana, after=after, limit=2)
-        seen += [row.id for row in page.rows]
-        if (after := page.after) is None:
-            break
-    assert seen == order
-    full = await here.store.read(open_approvals, ana, limit=5)
-    assert ([row.id for row in full.rows], full.after) == (order, None)
-    for wrong in ("x", "1-x", "1", "9" * 40 + "-1"):
-        with pytest.raises(InvalidInput):
-            await here.store.read(open_approvals, ana, after=wrong)
-
-
-async def test_mine_are_those_that_i_may_answer_and_the_badge_counts_them(here: World) -> None:
-    ana = await here.add("ana@example.org", "approver", "finance")
-    vic = await here.add("vic@example.org", "viewer", "finance")
-    anyone, finance = await here.ask(), await here.ask(to=[{"group": "finance"}])
-    legal, me = await here.ask(to=[{"group": "legal"}]), await here.ask(to=[{"user": "ana@example.org"}])
-    mine = await here.store.read(open_approvals, ana, mine=True)
-    assert [row.id for row in mine.rows] == [anyone.approval, finance.approval, me.approval]
-    everything = await here.store.read(open_approvals, ana)
-    assert [(row.id, row.mine) for row in everything.rows] == [
-        (anyone.approval, True),
-        (finance.approval, True),
-        (legal.approval, False),
-        (me.approval, True),
-    ]
-    assert await here.store.read(count_open, ana) == 3
-    assert await here.store.read(count_open, ana, mine=False) == 4
-    assert await here.store.read(count_open, vic) == 0
-    assert (await here.store.read(open_approvals, vic, mine=True)).rows == []
+    assert (await here.store.read(inbox, elsewhere, "all")).rows == []
+    assert await here.store.read(counts, elsewhere) == {"mine": 0, "groups": 0, "requested": 0, "all": 0, "stuck": 0}
 
 
 async def test_every_role_may_look(here: World) -> None:
@@ -142,8 +103,8 @@ async def test_every_role_may_look(here: World) -> None:
     for use_case, *args in (
         (approval_view, asked.approval),
         (approvals_of_run, asked.run),
-        (open_approvals,),
-        (count_open,),
+        (inbox,),
+        (badge,),
     ):
         with pytest.raises(Refused):
             await here.store.read(use_case, nobody, *args)  # type: ignore[arg-type]  # several signatures

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from signoff.approvals.body import render_body
 from signoff.approvals.decide import D, check
-from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.approvals.eligibility import selectors, who_may_answer
 from signoff.approvals.questions import REASONS, A
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import nameable
@@ -21,12 +21,9 @@ from signoff.people.users import U
 from signoff.store.scope import Scope
 from signoff.store.tables import Definition
 from signoff.store.tx import Tx
-from signoff.store.types import from_micros, to_micros
-from signoff.workflow.errors import InvalidInput, NotFound, Refused
+from signoff.workflow.errors import NotFound, Refused
 
 DEF = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-
-_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,32 +77,6 @@ class ApprovalView:
     why_not: Why | None
 
 
-@dataclass(frozen=True, slots=True)
-class OpenApproval:
-    """A line of the list of open questions."""
-
-    id: str
-    run: str
-    workflow: str
-    ask: str
-    title: str
-    requester: str | None
-    who: str
-    created_at: datetime
-    due_at: datetime | None
-    timeout_at: datetime | None
-    revision: int
-    mine: bool  # put to the person who looks
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPage:
-    """Open questions, those due first before the others, then the oldest. `after` leads to the next page."""
-
-    rows: list[OpenApproval]
-    after: str | None
-
-
 def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
     """One approval by its public id. `NotFound` for an unknown one and for another tenant's."""
     require(scope, "approval.view")
@@ -123,74 +94,6 @@ def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
     if run_id is None:
         raise NotFound(f"There is no run {run}", run=run)
     return [_view(tx, scope, row) for row in _select(tx, scope, A.c.run_id == run_id)]
-
-
-def open_approvals(tx: Tx, scope: Scope, *, mine: bool = False, after: str | None = None, limit: int = 50) -> OpenPage:
-    """Open questions of the tenant; `mine`: only those that the scope's person may answer."""
-    require(scope, "approval.view")
-    due = sa.func.coalesce(A.c.due_at, sa.literal(_NEVER, A.c.due_at.type), type_=A.c.due_at.type)
-    query = sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow")).where(*_open(tx, scope))
-    query = query.join(R, R.c.id == A.c.run_id).join(DEF, DEF.c.id == R.c.definition_id)
-    if mine:
-        query = query.where(A.c.to.in_(_put_to(tx, scope)))
-    if after is not None:
-        moment, last = _cursor(after)
-        query = query.where(sa.or_(due > moment, sa.and_(due == moment, A.c.id > last)))
-    found = tx.conn.execute(query.order_by(due, A.c.id).limit(limit + 1)).all()
-    rows = [_line(scope, row) for row in found[:limit]]
-    last_row = found[limit - 1] if len(found) > limit else None
-    return OpenPage(rows, None if last_row is None else f"{to_micros(last_row.due_at or _NEVER)}-{last_row.id}")
-
-
-def count_open(tx: Tx, scope: Scope, *, mine: bool = True) -> int:
-    """How many rows `open_approvals` has in all: the number on the badge."""
-    require(scope, "approval.view")
-    query = sa.select(sa.func.count()).select_from(A).where(*_open(tx, scope))
-    if mine:
-        query = query.where(A.c.to.in_(_put_to(tx, scope)))
-    return int(tx.conn.execute(query).scalar_one())
-
-
-def _open(tx: Tx, scope: Scope) -> tuple[sa.ColumnElement[bool], ...]:
-    # A deadline that passed is not open any more, whoever records it and when.
-    in_time = sa.or_(A.c.timeout_at.is_(None), A.c.timeout_at > tx.now)
-    return A.c.tenant_id == scope.tenant_id, A.c.state == "open", in_time
-
-
-def _put_to(tx: Tx, scope: Scope) -> list[str]:
-    """Those of the `to` texts among open questions that mean the scope's person. Many questions share few of them."""
-    person = scope.person
-    if person is None or not person.role_at_least("approver"):
-        return []
-    texts = tx.conn.execute(sa.select(A.c.to).where(*_open(tx, scope)).distinct()).scalars()
-    return [text for text in texts if is_eligible(person, selectors(text))]
-
-
-def _cursor(after: str) -> tuple[datetime, int]:
-    try:
-        micros, last = after.split("-")
-        return from_micros(int(micros)), int(last)
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput(f"{after!r} leads to no page") from error
-
-
-def _line(scope: Scope, row: Row) -> OpenApproval:
-    to, person = selectors(row.to), scope.person
-    mine = person is not None and person.role_at_least("approver") and is_eligible(person, to)
-    return OpenApproval(
-        id=row.public_id,
-        run=row.run,
-        workflow=row.workflow,
-        ask=row.ask,
-        title=row.title,
-        requester=row.requester,
-        who=who_may_answer(to),
-        created_at=row.created_at,
-        due_at=row.due_at,
-        timeout_at=row.timeout_at,
-        revision=row.revision,
-        mine=mine,
-    )
 
 
 def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:

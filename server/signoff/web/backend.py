@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from signoff.approvals import decide as gate
+from signoff.approvals import inbox as boxes
 from signoff.approvals import views as approvals
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
@@ -45,7 +46,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    rows: list[approvals.OpenApproval]
+    rows: list[boxes.InboxRow]
     total: int
 
 
@@ -188,7 +189,7 @@ class Backend:
         return await self.store.read(_inbox, scope)
 
     async def badge(self, scope: Scope) -> int:
-        return await self.store.read(approvals.count_open, scope)
+        return await self.store.read(boxes.badge, scope)
 
     async def approval(self, scope: Scope, approval: str) -> approvals.ApprovalView:
         return await self.store.read(approvals.approval_view, scope, approval)
@@ -262,8 +263,7 @@ def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views
 
 
 def _inbox(tx: Tx, scope: Scope) -> Inbox:
-    page = approvals.open_approvals(tx, scope, mine=True)
-    return Inbox(page.rows, approvals.count_open(tx, scope))
+    return Inbox(boxes.inbox(tx, scope).rows, boxes.badge(tx, scope))
 
 
 def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str) -> None:

@@ -1,0 +1,386 @@
+"""The inbox: which questions concern a person, in tabs, filtered, searched, page by page; and the number on the badge.
+
+Who may answer is decided by the gate's own rules in Python. So that a list stays one query, they are asked once for
+each different way in which open questions are put (many questions share few of them), and those that fit become part
+of the query. Only questions that have partial votes are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, get_args
+
+import sqlalchemy as sa
+
+from signoff.approvals.decide import D
+from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.approvals.questions import A
+from signoff.engine.outcomes import R, Row
+from signoff.people.permissions import require
+from signoff.people.users import U
+from signoff.store.scope import Person, Scope
+from signoff.store.tables import Definition, Label, StartKey
+from signoff.store.tx import Tx
+from signoff.store.types import from_micros, to_micros
+from signoff.workflow.errors import InvalidInput, Refused
+from signoff.workflow.selectors import Group
+
+DEF = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+LABEL = Label.__table__  # type: ignore[attr-defined]
+KEY = StartKey.__table__  # type: ignore[attr-defined]
+
+Tab = Literal["mine", "groups", "requested", "decided", "all", "stuck"]
+TABS: Final[tuple[Tab, ...]] = get_args(Tab)
+FOR_OPERATORS: Final = frozenset({"all", "stuck"})
+SOON: Final = timedelta(hours=24)  # what is due within it stands above what is only old
+MAX_Q: Final = 200  # characters
+
+Due = Literal["", "overdue", "soon"]
+Claim = Literal["", "free", "me"]
+State = Literal["open", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What narrows a tab. Empty: no filter. `over` shows what was answered, expired or withdrawn instead."""
+
+    workflow: str = ""
+    requester: str = ""
+    due: Due = ""
+    claim: Claim = ""
+    state: State = "open"
+
+    @property
+    def any(self) -> bool:
+        return self != Filters(state=self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """A line of the inbox. Names are those of accounts, or the address where there is none."""
+
+    id: str
+    run: str
+    workflow: str
+    ask: str
+    title: str
+    requester: str | None
+    requester_name: str | None
+    business_key: str | None
+    who: str  # "anyone in finance or ana@example.org"
+    state: str  # open, decided, expired, closed
+    created_at: datetime
+    due_at: datetime | None
+    timeout_at: datetime | None
+    closed_at: datetime | None
+    decided_by: str | None
+    decided_name: str | None
+    progress: str  # "1 of 2"; empty where one answer is enough
+    claimed_by: str | None
+    claimed_name: str | None
+    stuck: str | None  # why nobody can answer it now
+    revision: int
+    mine: bool  # waits for the person who looks
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPage:
+    """Rows of a tab. `after` leads to the next page; up to `newest` nothing counts as new for `watch`."""
+
+    rows: list[InboxRow]
+    after: str | None
+    newest: int
+
+
+def inbox(
+    tx: Tx,
+    scope: Scope,
+    tab: Tab = "mine",
+    filters: Filters = Filters(),
+    q: str = "",
+    after: str | None = None,
+    limit: int = 50,
+) -> InboxPage:
+    """A page of a tab: overdue, due soon, then the oldest; what is over from the newest on.
+
+    Each word of `q` is looked for in title, workflow, question's name, requester and business key, in any case of
+    letters, and at the beginning of the run's id.
+    Raises `Refused` (`role`) for a tab that is not the person's, `InvalidInput` for an `after` that leads nowhere.
+    """
+    _may(scope, tab)
+    at, place = (tx.now, None) if after is None else _cursor(after)
+    bucket, moment, down = _order(tab, filters, at)
+    query = _query().where(*_conditions(tx, scope, tab, filters, q))
+    query = query.add_columns(bucket.label("bucket"), moment.label("moment"))
+    if place is not None:
+        rank, when, last = place
+        later = (moment < when, A.c.id < last) if down else (moment > when, A.c.id > last)
+        query = query.where(
+            sa.or_(bucket > rank, sa.and_(bucket == rank, sa.or_(later[0], sa.and_(moment == when, later[1]))))
+        )
+    ordering = (bucket, moment.desc(), A.c.id.desc()) if down else (bucket, moment, A.c.id)
+    found = tx.conn.execute(query.order_by(*ordering).limit(limit + 1)).all()
+    rest = found[limit - 1] if len(found) > limit else None
+    cursor = None if rest is None else f"{to_micros(at)}-{rest.bucket}-{to_micros(rest.moment)}-{rest.id}"
+    newest = tx.conn.execute(sa.select(sa.func.max(A.c.id)).where(A.c.tenant_id == scope.tenant_id)).scalar()
+    return InboxPage(_lines(tx, scope, found[:limit]), cursor, int(newest or 0) if rest is not None else 0)
+
+
+def watch(
+    tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str, seen: Sequence[str], newest: int
+) -> tuple[list[InboxRow], int]:
+    """The rows that somebody looks at, as they are now and in the order in which they are seen, and how many are new.
+
+    So that a list changes under nobody's hand: what was answered meanwhile stays in its place and says so.
+    """
+    _may(scope, tab)
+    found = tx.conn.execute(_query().where(A.c.tenant_id == scope.tenant_id, A.c.public_id.in_(seen))).all()
+    rows = {row.id: row for row in _lines(tx, scope, found)}
+    fresh = _with_runs(sa.select(sa.func.count()))
+    fresh = fresh.where(*_conditions(tx, scope, tab, filters, q), A.c.public_id.not_in(seen), A.c.id > newest)
+    return [rows[name] for name in seen if name in rows], int(tx.conn.execute(fresh).scalar_one())
+
+
+def badge(tx: Tx, scope: Scope) -> int:
+    """How many rows the tab `mine` has in all."""
+    require(scope, "approval.view")
+    return _count(tx, scope, "mine")
+
+
+def counts(tx: Tx, scope: Scope) -> dict[str, int]:
+    """What is open in each tab that the person has; `decided` has no number."""
+    require(scope, "approval.view")
+    return {tab: _count(tx, scope, tab) for tab in tabs_of(scope) if tab != "decided"}
+
+
+def tabs_of(scope: Scope) -> list[Tab]:
+    operator = scope.person is None or scope.person.role_at_least("operator")
+    return [tab for tab in TABS if operator or tab not in FOR_OPERATORS]
+
+
+def workflows(tx: Tx, scope: Scope, tab: Tab) -> list[str]:
+    """The workflows whose questions stand open in a tab, for its filter."""
+    _may(scope, tab)
+    query = _with_runs(sa.select(DEF.c.name))
+    query = query.where(*_conditions(tx, scope, tab, Filters(), ""))
+    return list(tx.conn.execute(query.distinct().order_by(DEF.c.name)).scalars())
+
+
+def is_open(tx: Tx, scope: Scope) -> tuple[sa.ColumnElement[bool], ...]:
+    """The tenant's open questions. A deadline that passed is not open any more, whoever records it and when."""
+    in_time = sa.or_(A.c.timeout_at.is_(None), A.c.timeout_at > tx.now)
+    return A.c.tenant_id == scope.tenant_id, A.c.state == "open", in_time
+
+
+def _may(scope: Scope, tab: str) -> None:
+    require(scope, "approval.view")
+    if tab not in TABS:
+        raise InvalidInput(f"{tab!r} is no tab of the inbox; there are {', '.join(TABS)}")
+    if tab not in tabs_of(scope):
+        raise Refused("role", "This list is for operators and admins", needs="operator")
+
+
+def _query() -> sa.Select[Any]:
+    return _with_runs(
+        sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow"), business_key().label("business_key"))
+    )
+
+
+def _with_runs(query: sa.Select[Any]) -> sa.Select[Any]:
+    return query.select_from(A).join(R, R.c.id == A.c.run_id).join(DEF, DEF.c.id == R.c.definition_id)
+
+
+def business_key() -> sa.ColumnElement[Any]:
+    """What people know a run by: its idempotency key, else its label `key`."""
+    started = sa.select(sa.func.min(KEY.c.key)).where(KEY.c.run_id == R.c.id).scalar_subquery()
+    label = sa.select(LABEL.c.value).where(LABEL.c.run_id == R.c.id, LABEL.c.key == "key").scalar_subquery()
+    return sa.func.coalesce(started, label)
+
+
+def _count(tx: Tx, scope: Scope, tab: Tab) -> int:
+    query = sa.select(sa.func.count()).select_from(A).where(*is_open(tx, scope), _in_tab(tx, scope, tab))
+    return int(tx.conn.execute(query).scalar_one())
+
+
+def _conditions(tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str) -> list[sa.ColumnElement[bool]]:
+    over = filters.state == "over" or tab == "decided"
+    if tab == "decided":
+        wanted = [A.c.tenant_id == scope.tenant_id]
+    elif over:
+        late = sa.and_(A.c.state == "open", A.c.timeout_at <= tx.now)
+        wanted = [A.c.tenant_id == scope.tenant_id, sa.or_(A.c.state != "open", late)]
+    else:
+        wanted = list(is_open(tx, scope))
+    wanted.append(_in_tab(tx, scope, tab, over=over))
+    if filters.workflow:
+        wanted.append(DEF.c.name == filters.workflow)
+    if filters.requester:
+        wanted.append(A.c.requester == filters.requester)
+    if filters.due == "overdue":
+        wanted.append(A.c.due_at <= tx.now)
+    elif filters.due == "soon":
+        wanted.append(A.c.due_at <= tx.now + SOON)
+    if filters.claim == "free":
+        wanted.append(A.c.claimed_by.is_(None))
+    elif filters.claim == "me":
+        wanted.append(A.c.claimed_by == scope.actor)
+    wanted += [_holds(word) for word in q[:MAX_Q].split()]
+    return wanted
+
+
+def _holds(word: str) -> sa.ColumnElement[bool]:
+    places = (A.c.title, A.c.ask, A.c.requester, DEF.c.name, business_key())
+    run = R.c.public_id.istartswith(word, autoescape=True)  # random letters: any short word is inside of some
+    return sa.or_(run, *(place.icontains(word, autoescape=True) for place in places))
+
+
+def _order(tab: Tab, filters: Filters, at: datetime) -> tuple[sa.ColumnElement[int], sa.ColumnElement[datetime], bool]:
+    """Rank, moment within it, and whether the latest comes first. `at` is fixed for all pages of one reading."""
+    kind = A.c.created_at.type
+    if tab == "decided" or filters.state == "over":
+        return sa.literal(0), sa.func.coalesce(A.c.closed_at, A.c.timeout_at, A.c.created_at, type_=kind), True
+    ranks = [(A.c.due_at <= at, 1), (A.c.due_at <= at + SOON, 2)]
+    if tab == "all":
+        ranks.insert(0, (A.c.stuck.is_not(None), 0))
+    rank = sa.case(*ranks, else_=3)
+    moment = sa.case((A.c.due_at <= at + SOON, A.c.due_at), else_=A.c.created_at)
+    return rank, sa.type_coerce(moment, kind), False
+
+
+def _cursor(after: str) -> tuple[datetime, tuple[int, datetime, int]]:
+    try:
+        at, rank, moment, last = (int(part) for part in after.split("-"))
+        return from_micros(at), (rank, from_micros(moment), last)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{after!r} leads to no page") from error
+
+
+# -- what belongs to a tab
+
+
+def _in_tab(tx: Tx, scope: Scope, tab: Tab, *, over: bool = False) -> sa.ColumnElement[bool]:
+    person = scope.person
+    match tab:
+        case "all":
+            return sa.true()
+        case "stuck":
+            return sa.type_coerce(A.c.stuck.is_not(None), sa.Boolean())
+        case "requested":
+            return sa.type_coerce(A.c.requester == scope.actor, sa.Boolean())
+        case "decided":
+            mine = sa.select(D.c.approval_id).where(D.c.person == scope.actor, D.c.lapsed_at.is_(None))
+            return sa.type_coerce(A.c.id.in_(mine), sa.Boolean())
+        case "groups":
+            return sa.false() if person is None else _put_to_groups(tx, scope, person, over)
+        case _:
+            if person is None or not person.role_at_least("approver"):
+                return sa.false()
+            return _put_to(tx, scope, person, over) if over else sa.and_(_put_to(tx, scope, person), _waits_for(person))
+
+
+def _waits_for(person: Person) -> sa.ColumnElement[bool]:
+    """Not asked of me: what I started where that excludes me, what I voted on, and what somebody else works on."""
+    voted = sa.exists().where(D.c.approval_id == A.c.id, D.c.person == person.actor, D.c.lapsed_at.is_(None))
+    return sa.and_(
+        sa.or_(A.c.not_requester.is_(False), A.c.requester.is_(None), A.c.requester != person.actor),
+        ~voted,
+        sa.or_(A.c.claimed_by.is_(None), A.c.claimed_by == person.actor),
+    )
+
+
+# All that says who may answer, as one text: questions that agree in it are asked of the same people.
+_PUT: Final = (A.c.to, A.c.rule, A.c.exclude, A.c.frozen, A.c.changes)
+_PUT_TEXT: Final = sa.func.coalesce(A.c.to, "").concat(
+    sa.func.coalesce(A.c.rule, "").concat("\n").concat(sa.func.coalesce(A.c.exclude, "")).concat("\n")
+    .concat(sa.func.coalesce(A.c.frozen, "")).concat("\n").concat(sa.func.coalesce(A.c.changes, ""))
+)  # fmt: skip
+
+
+def _voted_on() -> sa.ColumnElement[bool]:
+    return sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None))
+
+
+def _put_to(tx: Tx, scope: Scope, person: Person, over: bool = False) -> sa.ColumnElement[bool]:
+    which = (A.c.tenant_id == scope.tenant_id,) if over else is_open(tx, scope)
+    ways = sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which, ~_voted_on()).distinct()
+    texts = [row.text for row in tx.conn.execute(ways) if may_fill_a_place(person, row, ())]
+    voted = list(tx.conn.execute(sa.select(A).where(*is_open(tx, scope), _voted_on())))
+    votes = _votes(tx, [row.id for row in voted])
+    ids = [row.id for row in voted if may_fill_a_place(person, row, votes.get(row.id, ()))]
+    return sa.or_(sa.and_(_PUT_TEXT.in_(texts), ~_voted_on()), A.c.id.in_(ids))
+
+
+def _put_to_groups(tx: Tx, scope: Scope, person: Person, over: bool) -> sa.ColumnElement[bool]:
+    which = (A.c.tenant_id == scope.tenant_id,) if over else is_open(tx, scope)
+    ways = sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which).distinct()
+    return _PUT_TEXT.in_([row.text for row in tx.conn.execute(ways) if groups_named(row) & person.groups])
+
+
+def may_fill_a_place(person: Person, put: Row, votes: Sequence[Row]) -> bool:
+    """Whether the question, put so and with these votes, has a place that the person could fill."""
+    return is_eligible(person, selectors(put.to))
+
+
+def groups_named(put: Row) -> set[str]:
+    return {item.name for item in selectors(put.to) if isinstance(item, Group)}
+
+
+def _votes(tx: Tx, approvals: Sequence[int]) -> dict[int, list[Row]]:
+    votes: dict[int, list[Row]] = {}
+    if approvals:
+        query = sa.select(D).where(D.c.approval_id.in_(approvals), D.c.lapsed_at.is_(None)).order_by(D.c.id)
+        for vote in tx.conn.execute(query):
+            votes.setdefault(vote.approval_id, []).append(vote)
+    return votes
+
+
+# -- rows
+
+
+def _lines(tx: Tx, scope: Scope, found: Sequence[Row]) -> list[InboxRow]:
+    names = names_of(tx, [actor for row in found for actor in (row.requester, row.claimed_by, row.decided_by)])
+    votes = _votes(tx, [row.id for row in found if row.rule is not None])
+    mine: set[int] = set()
+    if found and scope.person is not None and scope.person.role_at_least("approver"):
+        which = sa.select(A.c.id).where(A.c.id.in_([row.id for row in found]), *is_open(tx, scope))
+        mine = set(tx.conn.execute(which.where(_in_tab(tx, scope, "mine"))).scalars())
+    return [_line(tx, row, names, votes.get(row.id, ()), row.id in mine) for row in found]
+
+
+def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine: bool) -> InboxRow:
+    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now
+    return InboxRow(
+        id=row.public_id,
+        run=row.run,
+        workflow=row.workflow,
+        ask=row.ask,
+        title=row.title,
+        requester=row.requester,
+        requester_name=names.get(row.requester, row.requester),
+        business_key=row.business_key,
+        who=who_may_answer(selectors(row.to)),
+        state="expired" if late else row.state,
+        created_at=row.created_at,
+        due_at=row.due_at,
+        timeout_at=row.timeout_at,
+        closed_at=row.timeout_at if late else row.closed_at,
+        decided_by=row.decided_by,
+        decided_name=names.get(row.decided_by, row.decided_by),
+        progress="",
+        claimed_by=row.claimed_by,
+        claimed_name=names.get(row.claimed_by, row.claimed_by),
+        stuck=row.stuck,
+        revision=row.revision,
+        mine=mine,
+    )
+
+
+def names_of(tx: Tx, actors: Iterable[str | None]) -> dict[str, str]:
+    """The names of accounts by address; who has none, or no account, is left out."""
+    wanted = {actor for actor in actors if actor}
+    if not wanted:
+        return {}
+    query = sa.select(U.c.email, U.c.name).where(U.c.email.in_(wanted), U.c.name != "")
+    return {row.email: row.name for row in tx.conn.execute(query)}
