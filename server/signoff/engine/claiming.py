@@ -166,6 +166,9 @@ class Claiming(Driving):
                 self._reload(run)  # it was let go and came back while the claim was under way
         for news in claimed.news:
             run = self.active.get(news.row.id)
+            if run is not None and news.row.epoch != run.epoch and not run.busy:
+                self._reload(run)  # a deadline was moved, or others had it meanwhile
+                continue
             if run is not None:
                 self._refresh(run, news.row, news.entries)
                 continue

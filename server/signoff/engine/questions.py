@@ -9,8 +9,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
+import sqlalchemy as sa
+
 from signoff.replay.messages import AskDetail
+from signoff.store.tables import Run, Step
 from signoff.store.tx import Tx
+from signoff.workflow.kinds import RunState
+
+R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+S = Step.__table__  # type: ignore[attr-defined]
 
 
 class QuestionHandler(Protocol):
@@ -42,3 +49,23 @@ def open_question(tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetim
 def close_questions(tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
     if _handler is not None and step_nos:
         _handler.close(tx, run_id, step_nos, reason, at)
+
+
+def move_deadline(tx: Tx, run: Any, step_no: int, due_at: datetime) -> None:
+    """Gives an open ask step of the locked `run` another deadline, wherever the run is held.
+
+    The epoch rises, so that a worker that has the old deadline in memory loads the run again before it writes anything.
+    """
+    open_steps = sa.and_(S.c.run_id == run.id, S.c.outcome_no.is_(None), S.c.retired_in.is_(None))
+    tx.conn.execute(sa.update(S).where(open_steps, S.c.no == step_no).values(due_at=due_at))
+    earliest = sa.select(sa.func.min(S.c.due_at)).where(open_steps).scalar_subquery()
+    held = sa.and_(R.c.worker_id.is_not(None), R.c.state == RunState.ACTIVE.value)
+    tx.conn.execute(
+        sa.update(R)
+        .where(R.c.id == run.id)
+        .values(
+            wake_at=earliest, epoch=R.c.epoch + 1, touch_no=R.c.touch_no + 1, ready=sa.case((held, 0), else_=R.c.ready)
+        )
+    )
+    tx.notify("run", run.id)
+    tx.notify("ready")

@@ -1,0 +1,63 @@
+"""Whether somebody has a say in a question beyond answering it: what claims and changes ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from signoff.approvals.doors import check_open, lock_approval, person_now
+from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.engine.outcomes import Row
+from signoff.people.permissions import Action, may, require
+from signoff.store.scope import Person, Scope
+from signoff.store.tx import Tx
+from signoff.workflow.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A question, locked with its run and open, and who acts on it. `operates`: they may do more than decide."""
+
+    run: Row
+    row: Row
+    person: Person
+    scope: Scope
+    operates: bool
+
+
+def stand(tx: Tx, scope: Scope, approval: str, action: Action, *, or_decider: bool = False) -> Standing:
+    """Who acts on an open question. `or_decider`: whoever may decide it may do this too, whatever their role.
+
+    Raises NotFound and Refused: not_member, role, not_eligible, closed, deadline, already_decided.
+    """
+    run, row = lock_approval(tx, scope, approval)
+    person = person_now(tx, scope)
+    inner = Scope(scope.tenant_id, person)
+    if or_decider and not may(inner, action):
+        require(inner, "approval.decide")
+        require_decider(tx, run, row, person)
+    else:
+        require(inner, action)
+    check_open(tx, run, row)
+    if row.state == "decided":
+        message = f"{row.decided_by} answered this question at {row.closed_at:%Y-%m-%d %H:%M} UTC"
+        raise Refused("already_decided", message, approval=row.public_id, by=row.decided_by)
+    return Standing(run, row, person, inner, person.role_at_least("operator"))
+
+
+def require_decider(tx: Tx, run: Row, row: Row, person: Person) -> None:
+    """Raise Refused unless the question is put to this person as it stands now."""
+    to = selectors(row.to)
+    if not is_eligible(person, to):
+        message = f"This question is put to {who_may_answer(to)}, and you are not among them"
+        raise Refused("not_eligible", message, approval=row.public_id)
+
+
+def is_decider(tx: Tx, run: Row, row: Row, person: Person) -> bool:
+    """Whether the question is put to this person as it stands now."""
+    if not person.role_at_least("approver"):
+        return False
+    try:
+        require_decider(tx, run, row, person)
+    except Refused:
+        return False
+    return True
