@@ -59,6 +59,11 @@ class StartSpec:
     parent_no: int | None = None
     max_value_bytes: int | None = None  # None: what the workflow's settings say, else 16 MiB
 
+    @property
+    def waits_for_nobody(self) -> bool:
+        """Whether it only adds rows. A key or an id of its own may be in another transaction's hands."""
+        return self.idempotency_key is None and self.run_id is None and self.parent_id is None
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -96,7 +101,7 @@ def start(tx: Tx, scope: Scope, spec: StartSpec) -> Started:
     Raises NotFound (workflow), InvalidInput, Conflict (key or id used for something else), LimitExceeded (size, queue);
     nothing is stored then.
     """
-    (result,) = _start_all(tx, scope, [spec])
+    (result,) = _start_all(tx, [(scope, spec)])
     if isinstance(result, SignoffError):
         raise result
     return result
@@ -104,8 +109,26 @@ def start(tx: Tx, scope: Scope, spec: StartSpec) -> Started:
 
 def start_many(tx: Tx, scope: Scope, specs: Sequence[StartSpec]) -> list[Started | Refusal]:
     """Starts all that can be; the others are refused one by one and leave nothing."""
-    results = _start_all(tx, scope, specs)
+    results = _start_all(tx, [(scope, spec) for spec in specs])
     return [Refusal.of(i, result) if isinstance(result, SignoffError) else result for i, result in enumerate(results)]
+
+
+def start_together(tx: Tx, starts: Sequence[tuple[Scope, StartSpec]]) -> list[Started | SignoffError | None]:
+    """Unrelated starts in one commit: what each made, or why it was refused.
+
+    Only for a spec that `waits_for_nobody`; None for one that turns out to: its workflow's limits are a row that others
+    may hold locked. `start` is for those.
+    """
+    alone = [_is_limited(tx, spec) for _, spec in starts]
+    made = iter(_start_all(tx, [pair for pair, waits in zip(starts, alone, strict=True) if not waits]))
+    return [None if waits else next(made) for waits in alone]
+
+
+def _is_limited(tx: Tx, spec: StartSpec) -> bool:
+    try:
+        return resolve_definition(tx, spec.workflow, spec.version).limits is not None
+    except SignoffError:  # the start itself says so
+        return False
 
 
 def start_child(tx: Tx, scope: Scope, parent: Row, step_no: int, args: str | None, child: ChildDetail) -> Started:
@@ -156,10 +179,10 @@ class _Draft:
     repeats: list[int] = field(default_factory=list)  # later items of the batch that mean the same run
 
 
-def _start_all(tx: Tx, scope: Scope, specs: Sequence[StartSpec]) -> list[Started | SignoffError]:
+def _start_all(tx: Tx, starts: Sequence[tuple[Scope, StartSpec]]) -> list[Started | SignoffError]:
     results: dict[int, Started | SignoffError] = {}
     drafts: list[_Draft] = []
-    for index, spec in enumerate(specs):
+    for index, (scope, spec) in enumerate(starts):
         try:
             drafts.append(_draft(tx, scope, index, spec))
         except SignoffError as error:
@@ -167,7 +190,7 @@ def _start_all(tx: Tx, scope: Scope, specs: Sequence[StartSpec]) -> list[Started
     drafts = _without_existing(tx, drafts, results)
     drafts = _without_repeats(drafts, results)
     _insert(tx, _admit(tx, drafts, results), results)
-    return [results[index] for index in range(len(specs))]
+    return [results[index] for index in range(len(starts))]
 
 
 def _draft(tx: Tx, scope: Scope, index: int, spec: StartSpec) -> _Draft:

@@ -16,7 +16,7 @@ from signoff.engine.cleanup import Cleaned
 from signoff.engine.execution import StepReplacements
 from signoff.engine.pools import PoolLimits, PoolView
 from signoff.engine.settings import EngineSettings
-from signoff.engine.starting import Refusal, Started
+from signoff.engine.starting import Refusal, Started, StartSpec
 from signoff.engine.status import Status
 from signoff.engine.views import RunFilter, RunPage
 from signoff.engine.worker import Worker
@@ -27,6 +27,7 @@ from signoff.runtime.watcher import Watcher
 from signoff.store.clock import Clock
 from signoff.store.liveness import open_liveness
 from signoff.store.store import Scope, Store, Tx
+from signoff.store.writer import Committer
 from signoff.workflow.definitions import Call, StepFunction, Workflow
 from signoff.workflow.errors import SignoffError
 from signoff.workflow.options import StartOptions
@@ -95,6 +96,8 @@ class Engine:
     async def open(self) -> None:
         """Open the database and start the worker; `async with` does it."""
         self.store = await Store.open(self.url, clock=self._clock, migrate=self._migrate or None)
+        self._starts: Committer[tuple[Scope, StartSpec], Started | None]
+        self._starts = self.store.committer(starting.start_together, repeatable=False)
         self.watcher = Watcher(self.store)
         self.worker = None
         self._sealer = Sealer(self.store)
@@ -151,8 +154,16 @@ class Engine:
 
     async def _start(self, call: Call[R]) -> Run[R]:
         scope, spec = await self._spec(call)
-        started = await self.write(specs.options_of(call).session, starting.start, scope, spec)
+        started = await self.begin(scope, spec, specs.options_of(call).session)
         return self._handle(started, scope, call)
+
+    async def begin(self, scope: Scope, spec: StartSpec, session: AsyncSession | None = None) -> Started:
+        """Starts that come at the same time share a commit where they cannot keep each other waiting."""
+        if session is None and spec.waits_for_nobody:
+            started = await self.store.write_with(self._starts, (scope, spec))
+            if started is not None:
+                return started
+        return await self.write(session, starting.start, scope, spec)
 
     async def start_many(
         self, calls: Iterable[Call[R]], *, session: AsyncSession | None = None
@@ -160,7 +171,7 @@ class Engine:
         """Start all in one transaction, given as `workflow.call(...)`; bad ones are refused, the rest are started."""
         calls = list(calls)
         results: list[Run[R] | Refusal | None] = [None] * len(calls)
-        prepared: list[tuple[int, Scope, starting.StartSpec]] = []
+        prepared: list[tuple[int, Scope, StartSpec]] = []
         for index, call in enumerate(calls):
             try:
                 prepared.append((index, *await self._spec(call)))
@@ -200,10 +211,10 @@ class Engine:
         spec = specs.spec_by_name(
             self.registry, workflow, args or {}, StartOptions.make(**options), self.settings.max_value_bytes
         )
-        started = await self.store.write(starting.start, scope, spec)
+        started = await self.begin(scope, spec)
         return Run(self, scope, started.public_id, key=started.run_id, existing=started.existing)
 
-    async def _spec(self, call: Call[Any]) -> tuple[Scope, starting.StartSpec]:
+    async def _spec(self, call: Call[Any]) -> tuple[Scope, StartSpec]:
         spec = specs.spec_of(self.registry, call, self.settings.max_value_bytes)
         tenant = specs.options_of(call).tenant
         if tenant is None:
@@ -321,7 +332,7 @@ class Enqueue:
         scope = engine.scope() if options.tenant is None else await engine.scope_of(options.tenant)
         text = function.codec.encode_call(args, kwargs)
         spec = specs.function_spec(function, text, options, engine.settings.max_value_bytes)
-        started = await engine.write(options.session, starting.start, scope, spec)
+        started = await engine.begin(scope, spec, options.session)
         return Run(
             engine, scope, started.public_id, key=started.run_id, existing=started.existing, codec=function.codec
         )

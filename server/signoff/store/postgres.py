@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -19,17 +20,18 @@ from sqlalchemy.pool import NullPool
 
 from signoff.store.clock import Clock
 from signoff.store.dialect import PostgresDialect
-from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreError, translate
+from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError, translate
 from signoff.store.hub import Hub
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
 from signoff.store.urls import shown
-from signoff.store.writer import Committer, Writer
+from signoff.store.writer import Committer, Link, Writer
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = "signoff"
 PAYLOAD_BYTES = 7900  # PostgreSQL takes less than 8,000
+LAZY = 0.05  # seconds until other processes hear of mere progress; every process hears its own NOTIFY, which costs
 THREADS = 8
 TRIES = 12  # of a use-case that conflicts
 PATIENCE = 10.0  # seconds that a use-case waits for a database that is away
@@ -83,6 +85,8 @@ class PostgresLink:
         self.dialect = backend.dialect
         self._backend = backend
         self._conn: sa.Connection | None = None
+        self._held: list[Notice] = []  # committed progress that others do not know of yet
+        self._held_since = 0.0
         self.begin()
         self.rollback()
 
@@ -98,9 +102,32 @@ class PostgresLink:
         assert self._conn is not None
         connection = self._conn.connection.driver_connection
         assert isinstance(connection, psycopg.Connection)
+        now = time.monotonic()
+        late = bool(self._held) and now - self._held_since >= LAZY
+        told = late or not all(notice.is_progress for notice in notices)
         with connection.pipeline():  # notices and commit in one round trip
-            self._backend.send(self._conn, notices)
+            if told:
+                self._backend.send(self._conn, [*self._held, *notices])
             self._conn.commit()
+        if told:
+            self._held = []
+        elif notices:
+            if not self._held:
+                self._held_since = now
+                self._backend.tell_later()
+            self._held += notices
+
+    def tell(self) -> None:
+        """Send what is held, unless a commit did meanwhile. What cannot be sent is sent with the next commit."""
+        if not self._held:
+            return
+        self._held_since = 0.0
+        try:
+            self.begin()
+            self.commit(())
+        except (sa.exc.SQLAlchemyError, psycopg.Error) as error:
+            logger.warning("notices of progress wait: %s", error)
+            self.rollback()
 
     def rollback(self) -> None:
         if self._conn is None:
@@ -130,8 +157,14 @@ class PostgresLink:
         return translate(error, self._backend.shown)
 
     def close(self) -> None:
+        self.tell()
         if self._conn is not None:
             self._conn.close()
+
+
+def _tell(link: Link) -> None:
+    assert isinstance(link, PostgresLink)
+    link.tell()
 
 
 class PostgresBackend:
@@ -184,6 +217,17 @@ class PostgresBackend:
                     cursor.execute("SELECT pg_notify(%s, %s)", (CHANNEL, text))
             finally:
                 cursor.close()
+
+    def tell_later(self) -> None:
+        """Have the committer's link `tell` in a moment; from any thread."""
+        self._hub.post(self._tell_after)
+
+    def _tell_after(self) -> None:
+        self._hub.loop.call_later(LAZY, self._tell)
+
+    def _tell(self) -> None:
+        with suppress(StoreClosed):  # closing tells as well
+            self._writer.put(_tell)
 
     def connect_raw(self) -> psycopg.Connection[Any]:
         """A connection outside of all pools, in autocommit mode."""
@@ -252,8 +296,10 @@ class PostgresBackend:
             time.sleep(pause)
             pause = min(pause * 2 + 0.05, 1.0)
 
-    def committer(self, apply: Callable[[Tx, list[Any]], list[Any]], max_batch: int) -> Committer[Any, Any]:
-        return Committer(self._writer, apply, max_batch)
+    def committer(
+        self, apply: Callable[[Tx, list[Any]], Sequence[Any]], max_batch: int, repeatable: bool
+    ) -> Committer[Any, Any]:
+        return Committer(self._writer, apply, max_batch, repeatable=repeatable)
 
     async def author_session(self) -> AuthorSession:
         return AuthorSession(self._sessions, expire_on_commit=False)

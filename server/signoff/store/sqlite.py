@@ -231,8 +231,10 @@ class SqliteBackend:
         except (sa.exc.DBAPIError, sqlite3.Error) as error:
             raise translate(error, self.shown) or error from error
 
-    def committer(self, apply: Callable[[Tx, list[Any]], list[Any]], max_batch: int) -> Committer[Any, Any]:
-        return Committer(self._writer, apply, max_batch)
+    def committer(
+        self, apply: Callable[[Tx, list[Any]], Sequence[Any]], max_batch: int, repeatable: bool
+    ) -> Committer[Any, Any]:
+        return Committer(self._writer, apply, max_batch, repeatable=repeatable)
 
     async def author_session(self) -> AuthorSession:
         """A session that holds the write turn, with its transaction begun, until `release`."""

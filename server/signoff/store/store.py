@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -131,26 +132,44 @@ class Store:
         Raises what the use-case raises (nothing of it is kept), and StoreError.
         """
         self._check(use_case)
+        self._check_turn()
+        return await self.backend.write(_bound(use_case, args, kwargs))  # type: ignore[no-any-return]  # as the use-case
+
+    async def write_with(self, committer: Committer[T, R], item: T) -> R:
+        """Write one item through a group commit and wait for it. Raises what came of it, and as `write`."""
+        self._check()
+        self._check_turn()
+        future: asyncio.Future[R] = self._hub.loop.create_future()
+        committer.submit(item, partial(_settle, future))
+        return await future
+
+    def _check_turn(self) -> None:
         holding = _holding.get()
         if holding is not None and holding.held:
             raise WriteInsideMutation(
                 "this call wants a transaction of its own while the mutation holds one, and would wait for ever; "
                 "pass session=session so that it joins the mutation's"
             )
-        return await self.backend.write(_bound(use_case, args, kwargs))  # type: ignore[no-any-return]  # as the use-case
 
     async def read(self, use_case: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a use-case on one read-only snapshot."""
         self._check(use_case)
         return await self.backend.read(_bound(use_case, args, kwargs))  # type: ignore[no-any-return]  # as the use-case
 
-    def committer(self, apply: Callable[[Tx, list[T]], list[R]], *, max_batch: int = MAX_BATCH) -> Committer[T, R]:
+    def committer(
+        self,
+        apply: Callable[[Tx, list[T]], Sequence[R | BaseException]],
+        *,
+        max_batch: int = MAX_BATCH,
+        repeatable: bool = True,
+    ) -> Committer[T, R]:
         """A group commit: `apply` gets many items at once and gives a result for each, in their order.
 
-        It may run again for the same items, alone or with others, also after a commit whose answer was lost: it has to
-        find out from the database what was done already (by a fence, a key).
+        It may run again for the same items, alone or with others; if `repeatable` also after a commit whose answer was
+        lost: it has to find out from the database what was done already (by a fence, a key). If not, its items get
+        CommitUnknown then.
         """
-        return self.backend.committer(apply, max_batch)
+        return self.backend.committer(apply, max_batch, repeatable)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[AuthorSession]:
@@ -244,6 +263,15 @@ class Store:
         finally:
             if isinstance(session, AuthorSession):
                 self.backend.release(session)
+
+
+def _settle(future: asyncio.Future[R], result: R | BaseException) -> None:
+    if future.done():  # its awaiter was canceled
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def _bound(use_case: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Tx], Any]:

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 class Notice:
     """Something changed. `data` reaches subscribers in this process only; other processes get `kind` and `key`.
 
-    Kinds: `ready` (a run can be claimed), `run` (key: run id), `approvals` (key: tenant id), `rights` (key: id of a user
-    whose sessions or rights changed), `pool` (key: name), and `resync` (notices may have been missed: look at
+    Kinds: `ready` (a run can be claimed), `run` (key: run id), `approvals` (key: tenant id), `rights` (key: id of a
+    user whose sessions or rights changed), `pool` (key: name), and `resync` (notices may have been missed: look at
     everything).
     """
 
     kind: str
     key: str | int = ""
     data: dict[str, Any] | None = None
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether it tells of a run that goes on: other processes may hear of it a moment later."""
+        return self.data is not None and "open" in self.data
 
 
 RESYNC = Notice("resync")

@@ -108,13 +108,15 @@ class CallJob(Job):
 class ItemsJob(Job, Generic[T, R]):
     """Items of a committer, applied together."""
 
-    repeatable = True
-
     def __init__(
-        self, apply: Callable[[Tx, list[T]], list[R]], items: list[tuple[T, Callable[[R | BaseException], None]]]
+        self,
+        apply: Callable[[Tx, list[T]], Sequence[R | BaseException]],
+        items: list[tuple[T, Callable[[R | BaseException], None]]],
+        repeatable: bool,
     ) -> None:
         self._apply = apply
         self._items = items
+        self.repeatable = repeatable
         self._results: Sequence[R | BaseException] = ()
 
     def run(self, tx: Tx) -> None:
@@ -136,16 +138,24 @@ class ItemsJob(Job, Generic[T, R]):
     def split(self) -> list[Job]:
         if len(self._items) < 2:
             return []
-        return [ItemsJob(self._apply, [item]) for item in self._items]
+        return [ItemsJob(self._apply, [item], self.repeatable) for item in self._items]
 
 
 class Committer(Generic[T, R]):
     """Group commit of like items: `apply` gets as many as have queued and gives a result for each, in their order."""
 
-    def __init__(self, writer: Writer, apply: Callable[[Tx, list[T]], list[R]], max_batch: int = MAX_BATCH) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        apply: Callable[[Tx, list[T]], Sequence[R | BaseException]],
+        max_batch: int = MAX_BATCH,
+        *,
+        repeatable: bool,
+    ) -> None:
         self._writer = writer
         self._apply = apply
         self._max_batch = max_batch
+        self._repeatable = repeatable
         self._pending: deque[tuple[T, Callable[[R | BaseException], None]]] = deque()
         self._queued = False
 
@@ -165,7 +175,7 @@ class Committer(Generic[T, R]):
         if self._pending and not self._queued:
             self._queued = True
             self._writer.put(self)
-        return ItemsJob(self._apply, items) if items else None
+        return ItemsJob(self._apply, items, self._repeatable) if items else None
 
 
 class Turn:
@@ -336,8 +346,15 @@ class Writer:
                 # SQLite knows whether it committed, and waits for its lock by itself
                 if isinstance(failure, StoreError) and failure.transient and link.dialect.name == "postgresql":
                     if committing and not all(job.repeatable for job in jobs):
-                        failure = CommitUnknown(f"the connection was lost during a commit: {failure}")
-                    elif not self._closing.is_set():
+                        unclear = CommitUnknown(f"the connection was lost during a commit: {failure}")
+                        for job in jobs:
+                            if not job.repeatable:
+                                job.fail(unclear)
+                                done.append(job)
+                        if again := [job for job in jobs if job.repeatable]:
+                            self._transact(link, again, done, notices)
+                        return
+                    if not self._closing.is_set():
                         logger.warning("group commit waits: %s", failure)
                         self._closing.wait(pause)
                         pause = min(pause * 2, _PAUSE[1])

@@ -20,6 +20,7 @@ from signoff.people.audit import audit
 from signoff.people.permissions import Action, require
 from signoff.runtime.engine import Engine
 from signoff.store.scope import Person, Scope
+from signoff.store.shared import SharedRead
 from signoff.store.store import Store
 from signoff.store.tx import Notice, Tx
 from signoff.workflow.errors import NotFound, Refused
@@ -53,6 +54,7 @@ class Inbox:
 class Backend:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._tokens: SharedRead[str, Scope | None] | None = None  # the store is open once the app runs
 
     @property
     def store(self) -> Store:
@@ -94,7 +96,9 @@ class Backend:
         return await sign_in.set_up(self.store, link, password, email=email, name=name)
 
     async def scope_for_token(self, token: str) -> Scope | None:
-        return await self.store.read(tokens.scope_for_token, token)
+        if self._tokens is None:
+            self._tokens = SharedRead(self.store, tokens.scopes_for_tokens)
+        return await self._tokens(token)
 
     # -- runs
 
