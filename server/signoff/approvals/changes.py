@@ -1,9 +1,9 @@
 """What people change about who may answer a question, and until when; each change stands in the thread.
 
 The `changes` column is a JSON list of what happened, in order, each `{kind, to, from?, by, at}`; `to` is a list of
-selectors, `from` an address:
+selectors, `from` is one:
 
-- `reassign`: the question is put to `to`; with `from` only that person's place goes to them.
+- `reassign`: the question is put to `to`; with `from` only what was put to that person, group or role goes to them.
 - `delegate`: one person (`to` is one user) answers in the place of `from`, and the decision says so.
 - `escalate`, `add`: `to` may answer besides.
 """
@@ -18,14 +18,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from signoff.approvals import claims
+from signoff.approvals.deeds import Deed, is_decider, named, require_decider, stand
 from signoff.approvals.questions import A
 from signoff.approvals.schedule import next_moment
-from signoff.approvals.standing import Standing, is_decider, require_decider, stand
 from signoff.approvals.thread import clean_text, note
 from signoff.engine.outcomes import R, Row
 from signoff.engine.questions import move_deadline
 from signoff.people.audit import audit
-from signoff.people.users import G, clean_email, find_person
+from signoff.people.users import G, find_person
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.amounts import as_seconds
@@ -37,22 +37,24 @@ Target = Selector | Mapping[str, Any] | str
 
 
 def reassign(
-    tx: Tx, scope: Scope, approval: str, to: Iterable[Target], *, via: str, reason: str, from_: str | None = None
+    tx: Tx, scope: Scope, approval: str, to: Iterable[Target], *, via: str, reason: str, from_: Target | None = None
 ) -> None:
-    """Put the question to others: all of it, or with `from_` that person's place. Operators; whoever may decide hands
-    on their own place. Raises NotFound, Refused and InvalidInput (to, from, reason).
+    """Put the question to others: all of it, or with `from_` what was put to that person, group or role. Operators;
+    whoever may decide hands on their own place. Raises NotFound, Refused and InvalidInput (to, from, reason).
     """
     held = stand(tx, scope, approval, "approval.reassign", or_decider=True)
     row, person = held.row, held.person
     given = _targets(tx, row, to, "to")
     words = _reason(reason)
+    leaving = None if from_ is None else _selector(from_, "from")
     if not held.operates:
-        if from_ is not None and clean_email(from_) != person.email:
+        if leaving not in (None, User(person.email)):
             raise Refused("role", "Only an operator reassigns what is put to somebody else", approval=approval)
-        from_ = person.email
-    leaving = None if from_ is None else clean_email(from_)
-    if leaving is not None:
-        _require_place(tx, held, leaving)
+        leaving = User(person.email)
+    if isinstance(leaving, User):
+        _require_place(tx, held, leaving.email)
+    elif leaving is not None and leaving not in named(row):
+        raise _wrong("from", "it is not put to them")
     _change(tx, held, "reassign", given, words, via, leaving)
 
 
@@ -71,7 +73,7 @@ def delegate(tx: Tx, scope: Scope, approval: str, to: str, *, via: str, reason: 
     other = find_person(tx, row.tenant_id, email=chosen.email)
     if other is not None and is_decider(tx, held.run, row, other):
         raise _wrong("to", f"{chosen.email} may answer this in their own name")
-    moved = _change(tx, held, "delegate", [chosen], words, via, person.email)
+    moved = _change(tx, held, "delegate", [chosen], words, via, User(person.email))
     if other is None or not is_decider(tx, held.run, moved, other):
         raise _wrong("to", f"{chosen.email} may not answer this question")
     if row.claimed_by == person.actor:  # with the place goes the claim
@@ -151,11 +153,11 @@ def settle(tx: Tx, row: Row) -> None:
         claims.drop(tx, row, "they may not answer any more")
 
 
-def _change(tx: Tx, held: Standing, kind: str, to: list[Selector], reason: str, via: str, leaving: str | None) -> Row:
+def _change(tx: Tx, held: Deed, kind: str, to: list[Selector], reason: str, via: str, leaving: str | None) -> Row:
     row = held.row
     plain = [selector.to_json() for selector in to]
     changed = _append(tx, row, kind, plain, held.person.actor, leaving)
-    data: dict[str, Any] = {"to": plain} if leaving is None else {"to": plain, "from": leaving}
+    data: dict[str, Any] = {"to": plain} if leaving is None else {"to": plain, "from": leaving.to_json()}
     note(tx, row, kind, scope=held.scope, via=via, text=reason, data=data)
     audit(tx, held.scope, f"approval.{kind}", row.public_id, via=via, detail=data)
     if kind != "delegate":
@@ -163,10 +165,10 @@ def _change(tx: Tx, held: Standing, kind: str, to: list[Selector], reason: str, 
     return changed
 
 
-def _append(tx: Tx, row: Row, kind: str, to: Any, by: str | None, leaving: str | None, **more: Any) -> Row:
+def _append(tx: Tx, row: Row, kind: str, to: Any, by: str | None, leaving: Selector | None, **more: Any) -> Row:
     change = {"kind": kind, "to": to, "by": by, "at": tx.now.isoformat()}
     if leaving is not None:
-        change["from"] = leaving
+        change["from"] = leaving.to_json()
     changes = [*(json.loads(row.changes) if row.changes else []), change]
     return _write(tx, row, changes=json.dumps(changes), **more)
 
@@ -180,7 +182,7 @@ def _later(moment: datetime | None, by: timedelta, now: datetime) -> datetime | 
     return None if moment is None else max(moment, now) + by
 
 
-def _require_place(tx: Tx, held: Standing, email: str) -> None:
+def _require_place(tx: Tx, held: Deed, email: str) -> None:
     leaving = find_person(tx, held.row.tenant_id, email=email)
     if leaving is None or not is_decider(tx, held.run, held.row, leaving):
         raise _wrong("from", f"{email} may not answer this question")
@@ -188,10 +190,7 @@ def _require_place(tx: Tx, held: Standing, email: str) -> None:
 
 def _targets(tx: Tx, row: Row, to: Iterable[Target], field: str) -> list[Selector]:
     """The selectors, each of which must mean somebody who is here."""
-    try:
-        found = [_target(item) for item in ([to] if isinstance(to, str | Mapping | User | Group | Role) else to)]
-    except InvalidInput as error:
-        raise _wrong(field, str(error)) from error
+    found = [_selector(item, field) for item in ([to] if isinstance(to, str | Mapping | User | Group | Role) else to)]
     if not found:
         raise _wrong(field, "name somebody")
     for selector in found:
@@ -206,10 +205,13 @@ def _targets(tx: Tx, row: Row, to: Iterable[Target], field: str) -> list[Selecto
     return found
 
 
-def _target(item: Target) -> Selector:
-    if isinstance(item, str):
-        return user(item)
-    return selector_from_json(item) if isinstance(item, Mapping) else item
+def _selector(item: Target, field: str) -> Selector:
+    try:
+        if isinstance(item, str):
+            return user(item)
+        return selector_from_json(item) if isinstance(item, Mapping) else item
+    except InvalidInput as error:
+        raise _wrong(field, str(error)) from error
 
 
 def _reason(reason: str | None) -> str:

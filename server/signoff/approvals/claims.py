@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from signoff.approvals.deeds import is_decider, require_decider, stand
 from signoff.approvals.questions import A
-from signoff.approvals.standing import is_decider, require_decider, stand
 from signoff.approvals.thread import clean_text, note
 from signoff.engine.outcomes import Row
 from signoff.people.audit import audit

@@ -1,4 +1,4 @@
-"""Whether somebody has a say in a question beyond answering it: what claims and changes ask."""
+"""What somebody does about a question beyond answering it: finding it open, and whether they have a say in it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from signoff.people.permissions import Action, may, require
 from signoff.store.scope import Person, Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
+from signoff.workflow.selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A question, locked with its run and open, and who acts on it. `operates`: they may do more than decide."""
+class Deed:
+    """What somebody does about a question, locked with its run and open. `operates`: they may do more than decide."""
 
     run: Row
     row: Row
@@ -24,7 +25,7 @@ class Standing:
     operates: bool
 
 
-def stand(tx: Tx, scope: Scope, approval: str, action: Action, *, or_decider: bool = False) -> Standing:
+def stand(tx: Tx, scope: Scope, approval: str, action: Action, *, or_decider: bool = False) -> Deed:
     """Who acts on an open question. `or_decider`: whoever may decide it may do this too, whatever their role.
 
     Raises NotFound and Refused: not_member, role, not_eligible, closed, deadline, already_decided.
@@ -41,7 +42,7 @@ def stand(tx: Tx, scope: Scope, approval: str, action: Action, *, or_decider: bo
     if row.state == "decided":
         message = f"{row.decided_by} answered this question at {row.closed_at:%Y-%m-%d %H:%M} UTC"
         raise Refused("already_decided", message, approval=row.public_id, by=row.decided_by)
-    return Standing(run, row, person, inner, person.role_at_least("operator"))
+    return Deed(run, row, person, inner, person.role_at_least("operator"))
 
 
 def require_decider(tx: Tx, run: Row, row: Row, person: Person) -> None:
@@ -61,3 +62,8 @@ def is_decider(tx: Tx, run: Row, row: Row, person: Person) -> bool:
     except Refused:
         return False
     return True
+
+
+def named(row: Row) -> list[Selector]:
+    """Whom the question names, in whatever part."""
+    return list(selectors(row.to))
