@@ -153,7 +153,7 @@ def settle(tx: Tx, row: Row) -> None:
         claims.drop(tx, row, "they may not answer any more")
 
 
-def _change(tx: Tx, held: Deed, kind: str, to: list[Selector], reason: str, via: str, leaving: str | None) -> Row:
+def _change(tx: Tx, held: Deed, kind: str, to: list[Selector], reason: str, via: str, leaving: Selector | None) -> Row:
     row = held.row
     plain = [selector.to_json() for selector in to]
     changed = _append(tx, row, kind, plain, held.person.actor, leaving)
