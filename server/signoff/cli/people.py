@@ -21,7 +21,7 @@ async def run_use_case(
     """Run a use-case in one transaction. Who can open the database may do anything in it, so no person is asked for."""
 
     def inside(tx: Tx) -> R:
-        return use_case(tx, Scope(tenant_id(tx, tenant)), *args, **kwargs)
+        return use_case(tx, Scope(tenant_id(tx, tenant), via="cli"), *args, **kwargs)
 
     async with await Store.open(database) as store:
         return await store.write(inside)

@@ -63,7 +63,7 @@ async def serve(
             )
         names = sorted({workflow.name for workflow in engine.registry.workflows()})
         await serve_app(
-            create_app(engine),
+            create_app(engine, url=url),
             bound,
             ready=lambda: logger.info("serving", address=address, workflows=names, worker=not no_worker),
         )

@@ -49,7 +49,7 @@ def audit(
         "tenant_id": scope.tenant_id,
         "at": tx.now,
         "actor": scope.person.actor if scope.person else None,
-        "via": via,
+        "via": via or scope.via,
         "action": action,
         "target": None if target is None else storable(target),
         "allowed": allowed,

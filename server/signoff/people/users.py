@@ -229,10 +229,15 @@ def _member(tx: Tx, scope: Scope, email: str) -> sa.Row[Any]:
     return row
 
 
+def elsewhere(tx: Tx, scope: Scope, user_id: int) -> bool:
+    """Whether the account belongs to other tenants too: then pages do not change it, only its part in this one."""
+    query = sa.select(M.c.tenant_id).where(M.c.user_id == user_id, M.c.tenant_id != scope.tenant_id)
+    return tx.conn.execute(query.limit(1)).first() is not None
+
+
 def _only_ours(tx: Tx, scope: Scope, user: sa.Row[Any]) -> None:
     """An account is one for all tenants: an admin of one must not take it over, or away, in another."""
-    elsewhere = sa.select(M.c.tenant_id).where(M.c.user_id == user.id, M.c.tenant_id != scope.tenant_id)
-    if scope.person is not None and tx.conn.execute(elsewhere).first():
+    if scope.person is not None and elsewhere(tx, scope, user.id):
         message = f"{user.email} belongs to other tenants too; change the account with `signoff users` on the server"
         raise Refused("other_tenants", message, user=user.email)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 ROLES = ("viewer", "approver", "operator", "admin")
@@ -34,6 +34,7 @@ class Scope:
 
     tenant_id: int
     person: Person | None = None
+    via: str | None = field(default=None, compare=False)  # the door, for the record: page, api, cli
 
     system: ClassVar[Scope]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -167,7 +168,7 @@ async def bearer(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
             "Send a valid token as `Authorization: Bearer ...`; `signoff tokens create` makes one.",
             headers={"www-authenticate": 'Bearer realm="signoff"'},
         )
-    connection.scope["user"] = scope
+    connection.scope["user"] = replace(scope, via="api")
 
 
 def _backend(request: ApiRequest) -> Backend:

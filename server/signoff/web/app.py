@@ -20,12 +20,16 @@ from signoff.web.addresses import keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
-from signoff.web.pages import entrance, inbox, live, runs, workflows
+from signoff.web.pages import entrance, inbox, live, people, runs, settings, workflows
 from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-PAGES = [*entrance.HANDLERS, *inbox.HANDLERS, *runs.HANDLERS, *workflows.HANDLERS, *live.HANDLERS]
+PAGES = [
+    handler
+    for room in (entrance, inbox, runs, people, settings, workflows, live)
+    for handler in room.HANDLERS
+]
 
 
 class App(Litestar):
@@ -48,8 +52,11 @@ async def health(request: Request[Any, Any, Any]) -> Response[Any]:
     return Response({"status": "ok"})
 
 
-def create_app(engine: Engine, *, backend: Backend | None = None) -> Litestar:
-    """The app over an engine that is open while the app runs."""
+def create_app(engine: Engine, *, backend: Backend | None = None, url: str | None = None) -> Litestar:
+    """The app over an engine that is open while the app runs. `url` is where people reach it, if a proxy stands before.
+
+    Without it, links to be passed on begin with the address of the request that asked for them.
+    """
     backend = backend or Backend(engine)
     hub = LiveHub(backend)
     static = create_static_files_router(
@@ -62,7 +69,7 @@ def create_app(engine: Engine, *, backend: Backend | None = None) -> Litestar:
         request_max_body_size=MAX_BODY,
         on_startup=[hub.start],
         on_shutdown=[hub.stop],
-        state=State({"backend": backend, "live": hub, "templates": environment()}),
+        state=State({"backend": backend, "live": hub, "templates": environment(), "url": url}),
         openapi_config=OpenAPIConfig(
             title="Signoff",
             version="1",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
@@ -25,6 +25,9 @@ from signoff.store.store import Store
 from signoff.store.tx import Notice, Tx
 from signoff.workflow.errors import NotFound, Refused
 from signoff.workflow.registry import Registry
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STEPS_SHOWN = 200
 LOGS_SHOWN = 200
@@ -83,11 +86,13 @@ class Backend:
         """As `visitor`, for streams: the session keeps its id, because a stream could not hand out another cookie."""
         return await self.store.read(_present, secret)
 
-    async def sign_in(self, email: str, password: str, *, address: str, old: str | None) -> sign_in.Visitor:
-        return await sign_in.sign_in(self.store, email, password, address=address, old=old)
+    async def sign_in(
+        self, email: str, password: str, *, address: str, agent: str | None, old: str | None
+    ) -> sign_in.Visitor:
+        return await sign_in.sign_in(self.store, email, password, address=address, agent=agent, old=old)
 
-    async def sign_out(self, secret: str) -> None:
-        await self.store.write(sessions.end_session, secret)
+    async def sign_out(self, secret: str) -> sessions.SessionView | None:
+        return await self.store.write(sessions.end_session, secret)
 
     async def find_link(self, link: str) -> links.LinkView:
         return await self.store.read(links.find_link, link)
@@ -99,6 +104,28 @@ class Backend:
         if self._tokens is None:
             self._tokens = SharedRead(self.store, tokens.scopes_for_tokens)
         return await self._tokens(token)
+
+    async def look(
+        self, use_case: Callable[Concatenate[Tx, Scope, P], T], scope: Scope, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """A use-case that only reads, on one snapshot."""
+        return await self.store.read(use_case, scope, *args, **kwargs)
+
+    async def act(
+        self,
+        right: Action,
+        target: str,
+        use_case: Callable[Concatenate[Tx, Scope, P], T],
+        scope: Scope,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """A use-case that puts on record what it did; a refusal is put there in a transaction of its own."""
+        try:
+            return await self.store.write(use_case, scope, *args, **kwargs)
+        except Refused as refusal:
+            await self.store.write(_refused, scope, right, target, refusal, scope.via)
+            raise
 
     # -- runs
 
@@ -270,5 +297,5 @@ def _inbox(tx: Tx, scope: Scope) -> Inbox:
     return Inbox(boxes.inbox(tx, scope).rows, boxes.badge(tx, scope))
 
 
-def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str) -> None:
+def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str | None) -> None:
     audit(tx, scope, action, run[:256], allowed=False, reason=refusal.reason, via=via)

@@ -39,6 +39,7 @@ class Stream:
     scope: Scope
     keys: dict[tuple[str, Any], set[str]] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
+    doubted: bool = False  # the person's rights, or the session itself, may have changed
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
 
@@ -46,6 +47,10 @@ class Stream:
         self.pending.update(topics)
         if self.pending:
             self.wake.set()
+
+    def doubt(self) -> None:
+        self.doubted = True
+        self.wake.set()
 
     def all_topics(self) -> set[str]:
         return set().union(*self.keys.values()) if self.keys else set()
@@ -62,6 +67,7 @@ class LiveHub:
         self.shutdown = anyio.Event()
         self._runs: set[Any] = set()
         self._tenants: set[Any] = set()
+        self._users: set[Any] = set()
         self._everything = False
         self._wake = asyncio.Event()
         self._tenant_of: dict[Any, int | None] = {}
@@ -95,17 +101,22 @@ class LiveHub:
                 self._runs.add(notice.key)
             elif notice.kind == "approvals":
                 self._tenants.add(notice.key)
+            elif notice.kind == "rights":
+                self._users.add(notice.key)
             elif notice.kind == "resync":
                 self._everything = True
-        if self._runs or self._tenants or self._everything:
+        if self._runs or self._tenants or self._users or self._everything:
             self._wake.set()
 
     async def _tell_all(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            runs, tenants, everything = self._runs, self._tenants, self._everything
-            self._runs, self._tenants, self._everything = set(), set(), False
+            runs, tenants, users, everything = self._runs, self._tenants, self._users, self._everything
+            self._runs, self._tenants, self._users, self._everything = set(), set(), set(), False
+            for stream in list(self.streams.values()):
+                if everything or (stream.scope.person is not None and stream.scope.person.user_id in users):
+                    stream.doubt()
             try:
                 await self._tell(runs, tenants, everything)
             except Exception:  # a page that misses a change is reloaded by hand; a dead teller would silence all
@@ -159,7 +170,8 @@ class LiveHub:
             while not self.shutdown.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stream.wake.wait(), BEAT)
-                if loop.time() - checked >= BEAT:
+                if stream.doubted or loop.time() - checked >= BEAT:
+                    stream.doubted = False
                     checked = loop.time()
                     now = await self.backend.present(secret)
                     if now is None:
@@ -167,7 +179,9 @@ class LiveHub:
                         return
                     if now != stream.scope:
                         stream.scope = now
-                        await self.subscribe(stream, sorted(stream.all_topics()))
+                        topics = sorted(stream.all_topics())
+                        await self.subscribe(stream, topics)
+                        stream.tell(topics)  # also those that may not be seen any more: their parts go
                 stream.wake.clear()
                 told, stream.pending = stream.pending, set()
                 if told:

@@ -145,6 +145,27 @@ def person(actor: str | None) -> str:
     return actor
 
 
+_BROWSERS = (
+    ("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("FxiOS", "Firefox"), ("CriOS", "Chrome"),
+    ("Chrome", "Chrome"), ("Safari", "Safari"), ("curl", "curl"), ("python-httpx", "a Python program"),
+)  # fmt: skip
+_SYSTEMS = (
+    ("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("Windows", "Windows"), ("Mac OS X", "macOS"),
+    ("CrOS", "ChromeOS"), ("Linux", "Linux"),
+)  # fmt: skip
+
+
+def browser(agent: str | None) -> str:
+    """What a browser calls itself, in words: `Firefox on Linux`."""
+    if not agent:
+        return "An unknown browser"
+    name = next((word for mark, word in _BROWSERS if mark in agent), "")
+    system = next((word for mark, word in _SYSTEMS if mark in agent), "")
+    if not name:
+        return f"A browser on {system}" if system else agent[:60]
+    return f"{name} on {system}" if system else sentence(name).rstrip(".")
+
+
 def pretty(value: Any) -> str:
     """JSON (as text or as a value) laid out for reading; text that is no JSON stays as it is."""
     if value is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,7 @@ class Gatekeeper(ASGIMiddleware):
             if visitor is not None:
                 caller.visitor, caller.scope, caller.csrf, caller.secret = (
                     visitor,
-                    visitor.scope,
+                    replace(visitor.scope, via="page"),
                     visitor.session.csrf,
                     secret,
                 )

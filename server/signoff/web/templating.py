@@ -48,6 +48,7 @@ def environment() -> Environment:
     env.globals.update(asset=asset, status_words=say.STATUS_WORDS, kind_words=say.KIND_WORDS, event_words=EVENT_WORDS)
     env.filters.update(
         blocked_words=lambda blocked: blocked.get("message", "The code no longer matches what was recorded."),
+        browser=say.browser,
         clock=say.clock,
         compact=lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str),
         count=say.count,

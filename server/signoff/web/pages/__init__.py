@@ -43,6 +43,12 @@ def scope_of(request: AnyRequest) -> Scope:
     return cast("Scope", scope)
 
 
+def outer_url(request: AnyRequest) -> str:
+    """Where people reach this server, for links that leave it."""
+    given = cast("str | None", request.app.state.url)
+    return given.rstrip("/") if given else f"{request.scope['scheme']}://{request.headers.get('host', '')}"
+
+
 def is_htmx(request: AnyRequest) -> bool:
     return request.headers.get("hx-request") == "true"
 
@@ -53,7 +59,11 @@ def _places(scope: Scope | None) -> list[tuple[str, str, str]]:
     places = [("inbox", "Inbox", "/approvals")] if may(scope, "approval.view") else []
     if may(scope, "run.view"):
         places += [("runs", "Runs", "/runs"), ("workflows", "Workflows", "/workflows")]
-    return places
+    if may(scope, "people.view"):
+        places.append(("people", "People", "/people"))
+    if may(scope, "audit.view"):
+        places.append(("record", "Record", "/record"))
+    return [*places, ("settings", "Settings", "/settings")]
 
 
 def context(request: AnyRequest) -> dict[str, Any]:

@@ -15,6 +15,12 @@ from signoff.web.security import THEMES
 from signoff.workflow.errors import InvalidInput, NotFound, Refused
 
 
+def whence(request: AnyRequest) -> dict[str, Any]:
+    """What is kept of a browser with its session."""
+    address = request.client.host if request.client else ""
+    return {"address": address, "agent": request.headers.get("user-agent")}
+
+
 @get("/sign-in")
 async def sign_in_page(request: AnyRequest) -> Response[Any]:
     target = local(request.query_params.get("next"))
@@ -29,9 +35,8 @@ async def sign_in(request: AnyRequest) -> Response[Any]:
     email, password = str(form.get("email", ""))[:320], str(form.get("password", ""))[:1000]
     target = local(str(form.get("next", "/")))
     caller = caller_of(request)
-    address = request.client.host if request.client else ""
     try:
-        visitor = await backend_of(request).sign_in(email, password, address=address, old=caller.secret)
+        visitor = await backend_of(request).sign_in(email, password, **whence(request), old=caller.secret)
     except Refused as refusal:
         known = {
             "bad_credentials": ("That does not match", "Check the e-mail address and the password."),
@@ -82,9 +87,8 @@ async def set_up(request: AnyRequest, link: FromPath[str]) -> Response[Any]:
             person = await backend.set_up(
                 link, typed["password"], email=found.email or typed["email"], name=typed["name"]
             )
-            address = request.client.host if request.client else ""
             visitor = await backend.sign_in(
-                person.email, typed["password"], address=address, old=caller_of(request).secret
+                person.email, typed["password"], **whence(request), old=caller_of(request).secret
             )
             response = redirect("/")
             cookies = caller_of(request).cookies

@@ -1,0 +1,302 @@
+"""People and groups, for admins: who may sign in, with which role, in which groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.params import FromPath
+
+from signoff.people import groups, links, users
+from signoff.people.permissions import require
+from signoff.store.scope import ROLES, Scope
+from signoff.store.tx import Tx
+from signoff.web import say
+from signoff.web.addresses import name_of, segment
+from signoff.web.pages import AnyRequest, backend_of, badge_of, is_htmx, outer_url, redirect, render, scope_of
+from signoff.workflow.errors import Conflict, InvalidInput, NotFound, Refused
+
+ROLE_WORDS = {
+    "viewer": "sees runs and questions",
+    "approver": "answers questions as well",
+    "operator": "starts, cancels and pauses runs as well",
+    "admin": "restarts runs and manages people, tokens and the record as well",
+}
+DONE = {
+    "role": "The role is changed. It counts from their next request on.",
+    "groups": "The groups are saved.",
+    "deactivated": "The account is deactivated, and its sessions have ended.",
+    "activated": "The account is active again.",
+    "group": "The group is made. Add its members here.",
+    "member": "Added to the group.",
+    "removed": "Taken out of the group.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """A member with what their page needs to say what is possible, and why not."""
+
+    user: users.UserView
+    groups: list[groups.GroupView]
+    last_admin: bool
+    elsewhere: bool
+
+    @property
+    def why_not_role(self) -> str:
+        return "The last admin stays one. Make somebody else an admin first." if self.last_admin else ""
+
+    @property
+    def why_not_deactivate(self) -> str:
+        if self.last_admin:
+            return "The last admin cannot be deactivated. Make somebody else an admin first."
+        return _ELSEWHERE if self.elsewhere else ""
+
+    @property
+    def why_not_link(self) -> str:
+        if not self.user.active:
+            return "A deactivated account gets no link. Activate it first."
+        return _ELSEWHERE if self.elsewhere else ""
+
+
+_ELSEWHERE = "The account belongs to other teams too. Whoever runs the server can change it with signoff users."
+
+
+def _details(tx: Tx, scope: Scope, user_id: int) -> Details:
+    user = users.user(tx, scope, user_id)
+    last = user.role == "admin" and user.active and users.admins(tx, scope) == 1
+    return Details(user, groups.list_groups(tx, scope), last, users.elsewhere(tx, scope, user_id))
+
+
+def done_notes(request: AnyRequest, words: dict[str, str]) -> list[dict[str, str]]:
+    """What was just done, after the redirect."""
+    text = words.get(request.query_params.get("done", ""))
+    return [{"kind": "good", "text": text}] if text else []
+
+
+async def _typed(request: AnyRequest, *names: str) -> dict[str, str]:
+    form = await request.form()
+    return {name: str(form.get(name, ""))[:320] for name in names}
+
+
+def problem_of(error: InvalidInput | Conflict | Refused | NotFound) -> str:
+    return say.sentence(error.message)
+
+
+# -- people
+
+
+@get("/people")
+async def people_page(request: AnyRequest) -> Response[Any]:
+    found = await backend_of(request).look(users.list_users, scope_of(request))
+    q = request.query_params.get("find", "").strip()[:200]
+    shown = [user for user in found if q.lower() in f"{user.email} {user.name} {' '.join(user.groups)}".lower()]
+    return render(request, "people/list.html", place="people", badge=await badge_of(request), users=shown, find=q,
+                  total=len(found))  # fmt: skip
+
+
+async def _add_dialog(request: AnyRequest, typed: dict[str, Any], error: str = "", http: int = 200) -> Response[Any]:
+    require(scope_of(request), "people.manage")
+    known = await backend_of(request).look(groups.list_groups, scope_of(request))
+    return render(request, "people/add.html", http=http, place="people", typed=typed, error=error, roles=ROLE_WORDS,
+                  groups=[group.name for group in known], in_dialog=is_htmx(request))  # fmt: skip
+
+
+@get("/people/add")
+async def add_dialog(request: AnyRequest) -> Response[Any]:
+    return await _add_dialog(request, {"email": "", "name": "", "role": "approver", "groups": []})
+
+
+def _add(tx: Tx, scope: Scope, typed: dict[str, Any]) -> tuple[users.UserView, str | None]:
+    user_id = users.add_user(tx, scope, typed["email"], name=typed["name"], role=typed["role"])
+    for group in typed["groups"]:
+        groups.add_to_group(tx, scope, group, typed["email"])
+    user = users.user(tx, scope, user_id)
+    # An account of several tenants has its way in already, and no admin of one gives out another.
+    ready = user.has_password or users.elsewhere(tx, scope, user_id)
+    return user, None if ready else users.password_link(tx, scope, user.email)
+
+
+@post("/people")
+async def add(request: AnyRequest) -> Response[Any]:
+    form = await request.form()
+    typed: dict[str, Any] = await _typed(request, "email", "name", "role")
+    typed["groups"] = [str(value)[:256] for value in form.getall("group", [])]
+    try:
+        user, secret = await backend_of(request).act("people.manage", typed["email"], _add, scope_of(request), typed)
+    except (InvalidInput, Conflict) as error:
+        return await _add_dialog(request, typed, problem_of(error), 422 if isinstance(error, InvalidInput) else 409)
+    if secret is None:
+        return redirect(f"/people/{user.id}")
+    return _link_page(request, user, secret, added=True)
+
+
+def _link_page(request: AnyRequest, user: users.UserView, secret: str, *, added: bool) -> Response[Any]:
+    link = f"{outer_url(request)}{links.SETUP_PATH}{secret}"
+    return render(request, "people/link.html", place="people", user=user, link=link, added=added)
+
+
+async def _person_page(request: AnyRequest, user_id: int, error: str = "", http: int = 200) -> Response[Any]:
+    details = await backend_of(request).look(_details, scope_of(request), user_id)
+    return render(request, "people/person.html", http=http, place="people", badge=await badge_of(request), error=error,
+                  details=details, user=details.user, roles=ROLE_WORDS, notes=done_notes(request, DONE))  # fmt: skip
+
+
+@get("/people/{user:int}")
+async def person_page(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    return await _person_page(request, user)
+
+
+async def _email(request: AnyRequest, user: int) -> str:
+    return (await backend_of(request).look(users.user, scope_of(request), user)).email
+
+
+async def _changed(request: AnyRequest, user: int, done: str, use_case: Any, *args: Any) -> Response[Any]:
+    try:
+        await backend_of(request).act("people.manage", str(user), use_case, scope_of(request), *args)
+    except (InvalidInput, Conflict) as error:
+        return await _person_page(request, user, problem_of(error), 422 if isinstance(error, InvalidInput) else 409)
+    except Refused as refusal:
+        if refusal.reason != "other_tenants":
+            raise
+        return await _person_page(request, user, problem_of(refusal), 403)
+    return redirect(f"/people/{user}?done={done}")
+
+
+@post("/people/{user:int}/role")
+async def change_role(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    typed = await _typed(request, "role")
+    return await _changed(request, user, "role", _set_role, user, typed["role"])
+
+
+def _set_role(tx: Tx, scope: Scope, user_id: int, role: str) -> None:
+    users.set_role(tx, scope, users.user(tx, scope, user_id).email, role)
+
+
+@post("/people/{user:int}/groups")
+async def change_groups(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    form = await request.form()
+    wanted = [str(value)[:256] for value in form.getall("group", [])]
+    return await _changed(request, user, "groups", _set_groups, user, wanted)
+
+
+def _set_groups(tx: Tx, scope: Scope, user_id: int, wanted: list[str]) -> None:
+    user = users.user(tx, scope, user_id)
+    known = {group.name for group in groups.list_groups(tx, scope)}
+    for name in sorted(known & set(wanted) - set(user.groups)):
+        groups.add_to_group(tx, scope, name, user.email)
+    for name in sorted(set(user.groups) - set(wanted)):
+        groups.remove_from_group(tx, scope, name, user.email)
+
+
+@post("/people/{user:int}/link")
+async def make_link(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    backend, scope = backend_of(request), scope_of(request)
+    try:
+        secret = await backend.act("people.manage", str(user), _link, scope, user)
+    except Conflict as error:
+        return await _person_page(request, user, problem_of(error), 409)
+    except Refused as refusal:
+        if refusal.reason != "other_tenants":
+            raise
+        return await _person_page(request, user, problem_of(refusal), 403)
+    return _link_page(request, await backend.look(users.user, scope, user), secret, added=False)
+
+
+def _link(tx: Tx, scope: Scope, user_id: int) -> str:
+    return users.password_link(tx, scope, users.user(tx, scope, user_id).email)
+
+
+@get("/people/{user:int}/deactivate")
+async def deactivate_dialog(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    require(scope_of(request), "people.manage")
+    details = await backend_of(request).look(_details, scope_of(request), user)
+    return render(request, "people/deactivate.html", place="people", details=details, user=details.user,
+                  in_dialog=is_htmx(request))  # fmt: skip
+
+
+@post("/people/{user:int}/deactivate")
+async def deactivate(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    return await _changed(request, user, "deactivated", _set_active, user, False)
+
+
+@post("/people/{user:int}/activate")
+async def activate(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    return await _changed(request, user, "activated", _set_active, user, True)
+
+
+def _set_active(tx: Tx, scope: Scope, user_id: int, active: bool) -> None:
+    users.set_active(tx, scope, users.user(tx, scope, user_id).email, active)
+
+
+# -- groups
+
+
+@get("/people/groups")
+async def groups_page(request: AnyRequest) -> Response[Any]:
+    return await _groups_page(request)
+
+
+async def _groups_page(request: AnyRequest, name: str = "", error: str = "", http: int = 200) -> Response[Any]:
+    found = await backend_of(request).look(groups.list_groups, scope_of(request))
+    return render(request, "people/groups.html", http=http, place="people", badge=await badge_of(request), groups=found,
+                  name=name, error=error)  # fmt: skip
+
+
+@post("/people/groups")
+async def make_group(request: AnyRequest) -> Response[Any]:
+    name = (await _typed(request, "name"))["name"]
+    try:
+        name = await backend_of(request).act("people.manage", name, groups.make_group, scope_of(request), name)
+    except (InvalidInput, Conflict) as error:
+        return await _groups_page(request, name, problem_of(error), 422 if isinstance(error, InvalidInput) else 409)
+    return redirect(f"/people/groups/{segment(name)}?done=group")
+
+
+@get("/people/groups/{group:str}")
+async def group_page(request: AnyRequest, group: FromPath[str]) -> Response[Any]:
+    return await _group_page(request, name_of(group))
+
+
+def _group(tx: Tx, scope: Scope, name: str) -> tuple[groups.GroupView, list[users.UserView]]:
+    return groups.group(tx, scope, name), users.list_users(tx, scope)
+
+
+async def _group_page(request: AnyRequest, name: str, error: str = "", http: int = 200) -> Response[Any]:
+    group, everybody = await backend_of(request).look(_group, scope_of(request), name)
+    members = [user for user in everybody if user.email in group.members]
+    others = [user for user in everybody if user.email not in group.members and user.active]
+    return render(request, "people/group.html", http=http, place="people", badge=await badge_of(request), group=group,
+                  members=members, others=others, error=error, notes=done_notes(request, DONE))  # fmt: skip
+
+
+@post("/people/groups/{group:str}/add")
+async def add_member(request: AnyRequest, group: FromPath[str]) -> Response[Any]:
+    return await _member(request, name_of(group), "member", _join)
+
+
+@post("/people/groups/{group:str}/remove")
+async def remove_member(request: AnyRequest, group: FromPath[str]) -> Response[Any]:
+    return await _member(request, name_of(group), "removed", groups.remove_from_group)
+
+
+def _join(tx: Tx, scope: Scope, name: str, email: str) -> None:
+    groups.add_to_group(tx, scope, groups.group(tx, scope, name).name, email)
+
+
+async def _member(request: AnyRequest, group: str, done: str, use_case: Any) -> Response[Any]:
+    email = (await _typed(request, "email"))["email"]
+    try:
+        await backend_of(request).act("people.manage", group, use_case, scope_of(request), group, email)
+    except (InvalidInput, NotFound) as error:
+        return await _group_page(request, group, problem_of(error), 422)
+    return redirect(f"/people/groups/{segment(group)}?done={done}")
+
+
+HANDLERS = [
+    people_page, add_dialog, add, person_page, change_role, change_groups, make_link, deactivate_dialog, deactivate,
+    activate, groups_page, make_group, group_page, add_member, remove_member,
+]  # fmt: skip
+
+assert set(ROLE_WORDS) == set(ROLES)

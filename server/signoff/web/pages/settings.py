@@ -1,0 +1,123 @@
+"""One's own sessions, and for admins the tokens of programs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.params import FromPath
+
+from signoff.people import sessions, tokens
+from signoff.people.permissions import may, require
+from signoff.store.scope import ROLES, Scope
+from signoff.store.tx import Tx
+from signoff.web import say
+from signoff.web.addresses import name_of
+from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
+
+DONE = {
+    "revoked": "That session has ended.",
+    "others": "All other sessions have ended.",
+    "token": "The token is revoked. Whatever used it is refused from now on.",
+}
+
+
+def _notes(request: AnyRequest) -> list[dict[str, str]]:
+    text = DONE.get(request.query_params.get("done", ""))
+    return [{"kind": "good", "text": text}] if text else []
+
+
+def _mine(tx: Tx, scope: Scope) -> list[sessions.SessionView]:
+    user_id = scope.person.user_id if scope.person else None
+    return [] if user_id is None else sessions.sessions_of(tx, user_id)
+
+
+@get("/settings")
+async def settings_page(request: AnyRequest) -> Response[Any]:
+    scope, current = scope_of(request), caller_of(request).visitor.session.key
+    mine = await backend_of(request).look(_mine, scope)
+    mine.sort(key=lambda session: session.key != current)
+    return render(request, "settings/sessions.html", place="settings", badge=await badge_of(request), sessions=mine,
+                  current=current, notes=_notes(request), admin=may(scope, "token.manage"))  # fmt: skip
+
+
+@post("/settings/sessions/{key:str}/revoke")
+async def revoke_session(request: AnyRequest, key: FromPath[str]) -> Response[Any]:
+    await backend_of(request).act("session.revoke", "session", sessions.revoke_session, scope_of(request), key)
+    return redirect("/settings?done=revoked")
+
+
+@post("/settings/sessions/revoke-others")
+async def revoke_others(request: AnyRequest) -> Response[Any]:
+    scope, current = scope_of(request), caller_of(request).visitor.session.key
+    await backend_of(request).act("session.revoke", "session", sessions.revoke_other_sessions, scope, current)
+    return redirect("/settings?done=others")
+
+
+# -- tokens
+
+
+async def _tokens_page(
+    request: AnyRequest, typed: dict[str, str] | None = None, error: str = "", http: int = 200
+) -> Response[Any]:
+    scope = scope_of(request)
+    found = await backend_of(request).look(tokens.list_tokens, scope)
+    now = backend_of(request).now()
+    live = [token for token in found if token.revoked_at is None and (not token.expires_at or token.expires_at > now)]
+    return render(
+        request, "settings/tokens.html", http=http, place="settings", badge=await badge_of(request), live=live,
+        ended=[token for token in found if token not in live][:20], notes=_notes(request), error=error, admin=True,
+        typed=typed or {"name": "", "role": "operator", "email": "", "days": "90"}, roles=ROLES,
+    )  # fmt: skip
+
+
+@get("/settings/tokens")
+async def tokens_page(request: AnyRequest) -> Response[Any]:
+    return await _tokens_page(request)
+
+
+def _lifetime(days: str) -> timedelta | None:
+    if not days.strip():
+        return None
+    if not days.strip().isdecimal() or not 1 <= len(days.strip()) <= 4 or not 1 <= int(days) <= 3650:
+        message = "A token lasts 1 to 3650 days; leave it empty for one that does not end"
+        raise InvalidInput(message, fields=[FieldError(("days",), message)])
+    return timedelta(days=int(days))
+
+
+@post("/settings/tokens")
+async def create_token(request: AnyRequest) -> Response[Any]:
+    form = await request.form()
+    typed = {name: str(form.get(name, ""))[:320] for name in ("name", "role", "email", "days")}
+    try:
+        secret = await backend_of(request).act(
+            "token.manage", typed["name"], tokens.create_token, scope_of(request), typed["name"], role=typed["role"],
+            email=typed["email"].strip() or None, lifetime=_lifetime(typed["days"]),
+        )  # fmt: skip
+    except (InvalidInput, Conflict, NotFound) as error:
+        http = 409 if isinstance(error, Conflict) else 422
+        return await _tokens_page(request, typed, say.sentence(error.message), http)
+    return render(request, "settings/token.html", place="settings", name=typed["name"].strip(), secret_value=secret)
+
+
+@get("/settings/tokens/{name:str}/revoke")
+async def revoke_dialog(request: AnyRequest, name: FromPath[str]) -> Response[Any]:
+    require(scope_of(request), "token.manage")
+    found = await backend_of(request).look(tokens.list_tokens, scope_of(request))
+    token = next((token for token in found if token.name == name_of(name) and token.revoked_at is None), None)
+    if token is None:
+        raise NotFound("There is no such token that could be revoked")
+    return render(request, "settings/revoke.html", place="settings", token=token, in_dialog=is_htmx(request))
+
+
+@post("/settings/tokens/{name:str}/revoke")
+async def revoke_token(request: AnyRequest, name: FromPath[str]) -> Response[Any]:
+    await backend_of(request).act("token.manage", name_of(name), tokens.revoke_token, scope_of(request), name_of(name))
+    return redirect("/settings/tokens?done=token")
+
+
+HANDLERS = [
+    settings_page, revoke_session, revoke_others, tokens_page, create_token, revoke_dialog, revoke_token
+]  # fmt: skip

@@ -1,0 +1,87 @@
+"""What each route of the app needs: one row for each, which a test compares with the running app.
+
+The rights themselves stand in `people.permissions`. Whoever adds a route adds its row here; the test fails without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from signoff.people.permissions import Action
+
+# `public`: strangers too. `signed-in`: whoever has a session, or for the API a token.
+Need = Action | Literal["public", "signed-in"]
+
+# Method and path as the app's routes write it. Where one route carries several deeds, by its last parameter.
+ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
+    # ways in and out
+    "GET /sign-in": "public",
+    "POST /sign-in": "public",
+    "POST /sign-out": "public",
+    "GET /setup/{link}": "public",
+    "POST /setup/{link}": "public",
+    "POST /preferences/theme": "public",
+    # for everybody
+    "GET /": "signed-in",
+    "GET /badge": "signed-in",
+    "GET /more": "signed-in",
+    "GET /live": "signed-in",
+    "POST /live/{stream_id}": "signed-in",
+    "GET /{rest}": "public",  # nothing is there
+    # approvals
+    "GET /approvals": "approval.view",
+    "GET /approvals/rows": "approval.view",
+    "GET /approvals/{approval}": "approval.view",
+    "GET /approvals/{approval}/state": "approval.view",
+    "POST /approvals/{approval}": "approval.decide",
+    # runs
+    "GET /runs": "run.view",
+    "GET /runs/rows": "run.view",
+    "GET /runs/{run}": "run.view",
+    "GET /runs/{run}/live": "run.view",
+    "GET /runs/{run}/steps/{no}": "run.view",
+    "GET /runs/{run}/{action}": "run.view",  # what it would do
+    "POST /runs/{run}/{action}": {
+        "cancel": "run.control",
+        "pause": "run.control",
+        "resume": "run.control",
+        "restart": "run.restart",
+    },
+    "GET /workflows": "run.view",
+    # people
+    "GET /people": "people.view",
+    "POST /people": "people.manage",
+    "GET /people/add": "people.manage",
+    "GET /people/{user}": "people.view",
+    "POST /people/{user}/role": "people.manage",
+    "POST /people/{user}/groups": "people.manage",
+    "POST /people/{user}/link": "people.manage",
+    "GET /people/{user}/deactivate": "people.manage",
+    "POST /people/{user}/deactivate": "people.manage",
+    "POST /people/{user}/activate": "people.manage",
+    "GET /people/groups": "people.view",
+    "POST /people/groups": "people.manage",
+    "GET /people/groups/{group}": "people.view",
+    "POST /people/groups/{group}/add": "people.manage",
+    "POST /people/groups/{group}/remove": "people.manage",
+    # settings
+    "GET /settings": "signed-in",
+    "POST /settings/sessions/{key}/revoke": "session.revoke",
+    "POST /settings/sessions/revoke-others": "session.revoke",
+    "GET /settings/tokens": "token.manage",
+    "POST /settings/tokens": "token.manage",
+    "GET /settings/tokens/{name}/revoke": "token.manage",
+    "POST /settings/tokens/{name}/revoke": "token.manage",
+    # the API
+    "POST /api/v1/runs": "run.start",
+    "GET /api/v1/runs/{run}": "run.view",
+    "POST /api/v1/runs/{run}/events/{event}": "run.send",
+    # what is no page
+    "GET /api": "public",
+    "GET /api/openapi.json": "public",
+    "GET /api/{path}": "public",
+    "GET /health": "public",
+    "GET /static/{file_path}": "public",
+    "HEAD /static/{file_path}": "public",
+}

@@ -1,0 +1,179 @@
+"""Every route × role × tenant of a running app, compared with the one table that says who may do what."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import httpx
+import pytest
+import pytest_asyncio
+from litestar.routes import HTTPRoute
+
+from signoff.people import groups, sessions, tenants, tokens, users
+from signoff.people.permissions import LEAST_ROLE, Action
+from signoff.store.scope import ROLES, Scope
+from signoff.store.tx import Tx
+from signoff.web.routes import ROUTES, Need
+from tests.web.world import _HASH, PASSWORD, Site, csrf_of, running_site
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# What a request must carry to come as far as the question who asks.
+BODIES: dict[str, dict[str, Any]] = {
+    "POST /people": {"email": "{new}@example.org", "role": "viewer"},
+    "POST /people/{user}/role": {"role": "viewer"},
+    "POST /people/groups": {"name": "{new}"},
+    "POST /settings/tokens": {"name": "{new}", "role": "viewer"},
+    "POST /api/v1/runs": {"workflow": "web/order", "args": {"order": "{new}"}},
+    "POST /api/v1/runs/{run}/events/{event}": {"value": {"amount": 1}},
+}
+FIXED = {"link": "unknown", "rest": "nowhere", "no": "0", "event": "web/payment", "stream_id": "unknown",
+         "path": "unknown", "file_path": "signoff.css"}  # fmt: skip
+FRAGMENTS = {"GET /runs/{run}/steps/{no}"}  # without htmx they lead on to the page that holds them
+OWNED = {"approval", "run", "user", "group", "key", "name"}  # parameters that name something of a tenant
+
+
+@dataclass
+class House:
+    """The app with people of every role in one tenant, and another tenant beside it."""
+
+    site: Site
+    tenants: dict[str, int]
+    pages: dict[str, httpx.AsyncClient] = field(default_factory=dict)  # by role; `stranger` too
+    csrf: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    async def make(self, parameter: str, where: str, role: str) -> str:
+        """A new thing of that kind in the tenant `own` or `other`."""
+        store, scope, new = self.site.engine.store, Scope(self.tenants[where]), f"n-{secrets.token_hex(4)}"
+        match parameter:
+            case "approval" | "run":
+                run, question = await self.site.order(new, tenant="default" if where == "own" else "other")
+                return question if parameter == "approval" else run.id
+            case "user":
+                return str(await store.write(users.add_user, scope, f"{new}@example.org"))
+            case "group":
+                return await store.write(groups.make_group, scope, new)
+            case "name":
+                await store.write(tokens.create_token, scope, new, role="viewer")
+                return new
+            case "key":
+                email = f"{role if where == 'own' and role in ROLES else 'other'}@example.org"
+                person = await store.read(users.find_person, self.tenants[where], email=email)
+                assert person is None or person.user_id is not None
+                user_id = person.user_id if person is not None else 0
+                _, view = await store.write(sessions.open_session, user_id=user_id, tenant_id=scope.tenant_id)
+                return view.key
+        raise KeyError(f"{parameter} is a new parameter of a path: say here what it names")
+
+    async def ask(self, route: str, deed: str, role: str, where: str) -> str:
+        """What became of one request: `sign-in`, `role`, `missing`, or `through` and the status."""
+        method, template = route.split(" ")
+        names = re.findall(r"{(\w+)}", template)
+        filled = {name: FIXED[name] for name in names if name in FIXED} | {"action": deed or "cancel"}
+        for name in names:
+            if name not in filled:
+                filled[name] = await self.make(name, where, role)
+        path = re.sub(r"{(\w+)}", lambda match: filled[match[1]], template)
+        new = f"n-{secrets.token_hex(4)}"
+        body = _filled(BODIES.get(route, {}), new)
+        client, options = self.pages[role], {"headers": {"hx-request": "true"} if route in FRAGMENTS else {}}
+        if template.startswith("/api/"):
+            client = self.pages["program"]
+            options["headers"] = {"authorization": f"Bearer {self.tokens[role]}"} if role in self.tokens else {}
+            if method != "GET":
+                options["json"] = body
+        elif method != "GET":
+            options["data"] = {"csrf": self.csrf[role], **body}
+        async with client.stream(method, path, **options) as answer:
+            text = "" if template == "/live" and answer.status_code == 200 else (await answer.aread()).decode()
+        led = answer.headers.get("location", "")
+        if answer.status_code == 401 or (answer.status_code == 303 and led.startswith("/sign-in")):
+            return "sign-in"
+        if answer.status_code == 403:
+            return "role" if "needs the role" in text else f"refused: {text[-400:]}"
+        if answer.status_code >= 500:
+            return f"broken: {answer.status_code}"
+        return "missing" if answer.status_code == 404 else f"through {answer.status_code}"
+
+
+def _filled(body: Mapping[str, Any], new: str) -> dict[str, Any]:
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: fill(item) for key, item in value.items()}
+        return value.replace("{new}", new) if isinstance(value, str) else value
+
+    return {key: fill(value) for key, value in body.items()}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def house(sqlite_url: str) -> AsyncIterator[House]:
+    async with running_site(sqlite_url) as site, AsyncExitStack() as stack:
+        store = site.engine.store
+        other = await store.write(tenants.ensure_tenant, "other")
+        made = House(site, {"own": site.engine.scope().tenant_id, "other": other})
+
+        def people(tx: Tx) -> None:
+            own = site.engine.scope()
+            for role in ROLES:
+                users.add_user(tx, own, f"{role}@example.org", role=role, password_hash=_HASH)
+                groups.add_to_group(tx, own, "finance", f"{role}@example.org")
+                made.tokens[role] = tokens.create_token(tx, own, f"walk-{role}-{tx.now}", role=role)
+            users.add_user(tx, Scope(other), "other@example.org", role="admin", password_hash=_HASH)
+
+        await store.write(people)
+        for role in ("stranger", "program", *ROLES):
+            client = made.pages[role] = await stack.enter_async_context(site.client())
+            made.csrf[role] = csrf_of((await client.get("/sign-in")).text)
+            if role in ROLES:
+                data = {"email": f"{role}@example.org", "password": PASSWORD, "csrf": made.csrf[role], "next": "/more"}
+                assert (await client.post("/sign-in", data=data)).status_code == 303
+                made.csrf[role] = csrf_of((await client.get("/more")).text)
+        yield made
+
+
+def expected(need: Need, role: str, where: str, owned: bool) -> set[str]:
+    if need == "public":
+        return {"through", "missing", "sign-in"}  # the sign-in page says itself what does not fit
+    if role == "stranger":
+        return {"sign-in"}
+    allowed = need == "signed-in" or ROLES.index(role) >= ROLES.index(LEAST_ROLE[need])
+    if where == "other" and owned:
+        return {"missing"} if allowed else {"missing", "role"}
+    if need == "signed-in":
+        return {"through", "missing"}
+    return {"through"} if allowed else {"role"}
+
+
+async def test_every_route_stands_in_the_table_and_no_row_is_left_over(house: House) -> None:
+    routes = {
+        f"{method} {route.path_format}"
+        for route in house.site.app.routes
+        if isinstance(route, HTTPRoute)
+        for method in route.methods - {"OPTIONS"}
+    }
+    assert routes == set(ROUTES)
+
+
+async def test_every_route_lets_in_whom_the_table_says_and_nobody_of_another_tenant(house: House) -> None:
+    wrong = []
+    for route, needs in sorted(ROUTES.items(), key=lambda item: item[0] == "POST /sign-out"):
+        owned = bool(OWNED & set(re.findall(r"{(\w+)}", route)))
+        for deed, need in needs.items() if isinstance(needs, Mapping) else [("", needs)]:
+            for role in ("stranger", *ROLES):
+                for where in ("own", "other") if owned else ("own",):
+                    found = await house.ask(route, deed, role, where)
+                    wanted = expected(need, role, where, owned)
+                    if found.split(" ")[0] not in wanted:
+                        wrong.append(f"{route} {deed} as {role} in {where}: {found}, wanted {' or '.join(wanted)}")
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_rows_name_rights_that_exist() -> None:
+    needs = {need for row in ROUTES.values() for need in (row.values() if isinstance(row, Mapping) else [row])}
+    assert needs <= {*get_args(Action), "public", "signed-in"}
