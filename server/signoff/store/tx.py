@@ -29,6 +29,11 @@ class Notice:
     key: str | int = ""
     data: dict[str, Any] | None = None
 
+    @property
+    def is_progress(self) -> bool:
+        """Whether it tells of a run that goes on: other processes may hear of it a moment later."""
+        return self.data is not None and "open" in self.data
+
 
 RESYNC = Notice("resync")
 

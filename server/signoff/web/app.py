@@ -25,11 +25,7 @@ from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-PAGES = [
-    handler
-    for room in (entrance, inbox, runs, people, settings, workflows, live)
-    for handler in room.HANDLERS
-]
+PAGES = [handler for room in (entrance, inbox, runs, people, settings, workflows, live) for handler in room.HANDLERS]
 
 
 class App(Litestar):
