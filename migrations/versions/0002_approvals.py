@@ -88,6 +88,7 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("option", sa.String(), nullable=True))
         batch_op.add_column(sa.Column("rejects", sa.Boolean(), server_default=sa.text("false"), nullable=False))
         batch_op.add_column(sa.Column("on_behalf_of", sa.String(), nullable=True))
+        batch_op.add_column(sa.Column("parts", sa.String(), nullable=True))
         batch_op.add_column(sa.Column("lapsed_at", UtcDateTime(), nullable=True))
         batch_op.drop_constraint(batch_op.f("uq_signoff_decision_approval_id_person"), type_="unique")
         batch_op.create_index("ix_signoff_decision_by", ["person", "id"], unique=False)
@@ -128,6 +129,7 @@ def downgrade() -> None:
             batch_op.f("uq_signoff_decision_approval_id_person"), ["approval_id", "person"]
         )
         batch_op.drop_column("lapsed_at")
+        batch_op.drop_column("parts")
         batch_op.drop_column("on_behalf_of")
         batch_op.drop_column("rejects")
         batch_op.drop_column("option")

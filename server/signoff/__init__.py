@@ -5,6 +5,7 @@ from __future__ import annotations
 from signoff.replay.step import Step
 from signoff.runtime.engine import Engine
 from signoff.workflow import attempt
+from signoff.workflow.choices import Option, option
 from signoff.workflow.definitions import (
     Action,
     Ask,
@@ -45,14 +46,18 @@ from signoff.workflow.errors import (
 from signoff.workflow.options import Retention
 from signoff.workflow.registry import Registry
 from signoff.workflow.retry import Retry
+from signoff.workflow.rules import AllOf, AnyOf, Decided, NOf, Rule, all_of, any_of, n_of
 from signoff.workflow.selectors import group, role, user
 
 __all__ = [
     "Action",
+    "AllOf",
+    "AnyOf",
     "Ask",
     "Call",
     "Compensation",
     "Conflict",
+    "Decided",
     "Engine",
     "Event",
     "EventError",
@@ -61,10 +66,12 @@ __all__ = [
     "InvalidInput",
     "LimitExceeded",
     "Mutation",
+    "NOf",
     "NeedsDecision",
     "NonRetryable",
     "NondeterministicCode",
     "NotFound",
+    "Option",
     "Query",
     "Refused",
     "RegistrationError",
@@ -72,6 +79,7 @@ __all__ = [
     "Retention",
     "Retry",
     "RetryAfter",
+    "Rule",
     "RunBlocked",
     "RunCanceled",
     "RunFailed",
@@ -81,11 +89,15 @@ __all__ = [
     "StepLost",
     "Workflow",
     "action",
+    "all_of",
+    "any_of",
     "ask",
     "attempt",
     "event",
     "group",
     "mutation",
+    "n_of",
+    "option",
     "query",
     "role",
     "user",

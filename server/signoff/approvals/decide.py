@@ -2,42 +2,48 @@
 
 The checks come in a fixed order and each refuses with its own reason:
 
-1. `wrong_tenant` (outward: not found)   2. `not_member`, `role`   3. `not_eligible`   4. `closed`   5. `deadline`
-6. `revision`   7. `already_decided`   8. `form`
+1. `wrong_tenant` (outward: not found)   2. `not_member`, `role`   3. `not_eligible`, `excluded`, `own_request`
+4. `closed`   5. `deadline`   6. `revision`   7. `already_decided`   8. `voted`, and `not_eligible` for those whose turn
+is over or has not come   9. `claim`   10. `form`
 
 What is checked, and what is written, is one transaction that holds the locks of the run and the approval: of two people
-at once exactly one is told yes.
+at once exactly one is told yes, where one place is left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from signoff.approvals import ledger
+from signoff.approvals.claims import still_counts
 from signoff.approvals.doors import check_open, lock_approval, person_now, record_refusal, through
-from signoff.approvals.eligibility import is_eligible, names_user, selectors, who_may_answer
-from signoff.approvals.forms import Checked, check_answer
+from signoff.approvals.eligibility import Authority, Question, names_user
+from signoff.approvals.forms import Checked, check_answer, find_option, form_of
 from signoff.approvals.questions import REASONS, A
-from signoff.engine.outcomes import R, Row, record_outcome
+from signoff.approvals.rules import progress
+from signoff.approvals.standing import D as D
+from signoff.approvals.standing import Standing, finder, require_asked, require_seat, standing_of, vote_of
+from signoff.engine.outcomes import R, Row, S, record_outcome
 from signoff.people.audit import audit
 from signoff.people.canonical import content_hash, nameable, storable
 from signoff.people.permissions import require
 from signoff.people.users import clean_email, exists, find_person
 from signoff.store.scope import Person, Scope
 from signoff.store.store import Store
-from signoff.store.tables import Decision
 from signoff.store.tx import Tx
-from signoff.workflow.errors import NotFound, Refused
+from signoff.workflow.codec import dump
+from signoff.workflow.errors import FieldError, NotFound, Refused
 from signoff.workflow.kinds import OutcomeKind, RunState
 from signoff.workflow.registry import Registry
-
-D = Decision.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+from signoff.workflow.rules import several
 
 MAX_COMMENT: Final = 10_000  # characters
 WAIT: Final = 10.0  # seconds that embedded code waits for the run to ask
@@ -55,6 +61,8 @@ class Receipt:
     at: datetime
     content_hash: str  # of what was shown and what was answered
     effect: str
+    complete: bool = True  # False: others must decide too
+    progress: str = "1 of 1"
 
 
 def decide(
@@ -65,44 +73,75 @@ def decide(
     *,
     revision: int | None,
     via: str,
+    option: str | None = None,
     comment: str | None = None,
     registry: Registry | None = None,
 ) -> Receipt:
     """Answer an approval (a public id) in the name of the scope's person.
 
-    `answer` is a plain JSON value; the embedded call may give one of the ask's own type. `revision` is the one that the
-    person saw; None where nothing was shown (the embedded call). `via`: page, api, cli, link, embedded. Raises
-    `NotFound` or `Refused`, whose `reason` is one of the words above; with `form` the `fields` say what does not fit. A
-    refusal undoes everything: its audit is the business of `decide_through`.
+    `answer` is a plain JSON value; the embedded call may give one of the ask's own type. `option` names the one that
+    was chosen, where the question has options. `revision` is the one that the person saw; None where nothing was shown
+    (the embedded call). `via`: page, api, cli, link, embedded. Raises `NotFound` or `Refused`, whose `reason` is one of
+    the words above; with `form` the `fields` say what does not fit. A refusal undoes everything: its audit is the
+    business of `decide_through`.
     """
     run, row = lock_approval(tx, scope, approval)
-    person = check(tx, scope, run, row, revision)
-    if comment is not None and len(comment) > MAX_COMMENT:
-        raise Refused("form", f"A comment has at most {MAX_COMMENT} characters", approval=approval)
-    checked = check_answer(row.ask, json.loads(row.schema), answer, registry, typed=via == "embedded")
-    return _record(tx, run, row, person, checked, comment, via)
+    seat = admit(tx, scope, run, row, revision)
+    said = _said(comment)
+    chosen = find_option(row.options, option)
+    checked = check_answer(row.ask, json.loads(row.schema), answer, registry, typed=via == "embedded", option=chosen)
+    if chosen is not None and chosen["reason"] and said is None:
+        raise Refused("form", "Say why", [FieldError(("comment",), "must say why")], approval=approval)
+    return _record(tx, run, row, seat, checked, chosen, said, via)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Somebody who may decide, and by what right."""
+
+    person: Person
+    authority: Authority
+    standing: Standing
 
 
 def check(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Person:
     """Every rule but the form's: raises `Refused`, or returns the person as they are now. Pages ask it too."""
+    return admit(tx, scope, run, approval, revision).person
+
+
+def admit(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Seat:
+    """As `check`, with all that was found out on the way."""
     person = person_now(tx, scope)
     require(Scope(scope.tenant_id, person), "approval.decide")
-    to = selectors(approval.to)
-    if not is_eligible(person, to):
-        message = f"This question is put to {who_may_answer(to)}, and you are not among them"
-        raise Refused("not_eligible", message, approval=approval.public_id)
+    context = {"approval": approval.public_id}
+    standing, find = standing_of(tx, approval), finder(tx, approval.tenant_id)
+    require_asked(standing, person, find, approval)
     check_open(tx, run, approval)
     if revision is not None and revision != approval.revision:
-        message = "The question changed after you opened it; look at it again"
-        raise Refused("revision", message, approval=approval.public_id)
+        raise Refused("revision", "The question changed after you opened it; look at it again", **context)
     if approval.state == "decided":
         message = f"{approval.decided_by} answered this question at {approval.closed_at:%Y-%m-%d %H:%M} UTC"
-        raise Refused("already_decided", message, approval=approval.public_id, by=approval.decided_by)
-    return person
+        raise Refused("already_decided", message, by=approval.decided_by, **context)
+    authority = require_seat(standing, person, find, approval)
+    if approval.claimed_by not in (None, person.actor) and still_counts(tx, run, approval):
+        message = f"{approval.claimed_by} has claimed this question"
+        raise Refused("claim", message, by=approval.claimed_by, **context)
+    if approval.claim == "required" and approval.claimed_by != person.actor:
+        raise Refused("claim", "Claim this question first", **context)
+    return Seat(person, authority, standing)
 
 
 def decide_embedded(
-    tx: Tx, scope: Scope, run: str, ask: str, answer: Any, *, by: str, registry: Registry | None = None
+    tx: Tx,
+    scope: Scope,
+    run: str,
+    ask: str,
+    answer: Any,
+    *,
+    by: str,
+    option: str | None = None,
+    comment: str | None = None,
+    registry: Registry | None = None,
 ) -> Receipt:
     """`run.decide(ask, answer, by=...)`: code inside the process answers in a person's name.
 
@@ -113,7 +152,7 @@ def decide_embedded(
     found = _run(tx, scope, run)
     if found is None:
         raise NotFound(f"There is no run {run}", run=run)
-    query = sa.select(A.c.public_id, A.c.to).where(A.c.run_id == found.id, A.c.ask == ask)
+    query = sa.select(A).where(A.c.run_id == found.id, A.c.ask == ask)
     # Of several that are open the oldest; of none that is, the last one, which tells what became of it.
     query = query.order_by(A.c.state != "open", sa.case((A.c.state == "open", A.c.id), else_=-A.c.id))
     row = tx.conn.execute(query.limit(1)).first()
@@ -122,12 +161,15 @@ def decide_embedded(
     email = clean_email(by)
     person = find_person(tx, scope.tenant_id, email=email)
     if person is None:
-        to = selectors(row.to)
-        if exists(tx, email) or (to and not names_user(email, to)):
+        named = Question.of(row).named
+        if exists(tx, email) or (named and not names_user(email, named)):
             raise Refused("not_member", f"{email} is not an active user here", run=run, ask=ask, approval=row.public_id)
         person = Person(email, email, "approver")
     inner = Scope(scope.tenant_id, person)
-    return decide(tx, inner, row.public_id, answer, revision=None, via="embedded", registry=registry)
+    return decide(
+        tx, inner, row.public_id, answer, revision=None, via="embedded", option=option, comment=comment,
+        registry=registry,
+    )  # fmt: skip
 
 
 async def decide_through(
@@ -138,13 +180,14 @@ async def decide_through(
     *,
     revision: int | None,
     via: str,
+    option: str | None = None,
     comment: str | None = None,
     registry: Registry | None = None,
 ) -> Receipt:
     """`decide` in a transaction, and the audit row of a refusal in one of its own. What every door calls."""
     return await through(
         store, "approval.decide", decide, scope, approval, answer,
-        revision=revision, via=via, comment=comment, registry=registry,
+        revision=revision, via=via, option=option, comment=comment, registry=registry,
     )  # fmt: skip
 
 
@@ -156,13 +199,17 @@ async def decide_embedded_through(
     answer: Any,
     *,
     by: str,
+    option: str | None = None,
+    comment: str | None = None,
     registry: Registry | None = None,
     wait: float = WAIT,
 ) -> Receipt:
     """`decide_embedded` with the audit row of a refusal. Waits up to `wait` seconds for a question that is coming."""
     await _until_asked(store, scope, run, ask, wait)
     try:
-        return await store.write(decide_embedded, scope, run, ask, answer, by=by, registry=registry)
+        return await store.write(
+            decide_embedded, scope, run, ask, answer, by=by, option=option, comment=comment, registry=registry
+        )
     except (Refused, NotFound) as refusal:
         target = refusal.context.get("approval") or f"{run} {ask}"
         await store.write(record_refusal, scope, target, refusal, "embedded", by)
@@ -201,34 +248,68 @@ def _run(tx: Tx, scope: Scope, run: str) -> Row | None:
     return tx.conn.execute(sa.select(R).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)).first()
 
 
-def _record(tx: Tx, run: Row, row: Row, person: Person, checked: Checked, comment: str | None, via: str) -> Receipt:
-    if record_outcome(tx, run, row.step_no, OutcomeKind.SUCCESS, checked.text) is None:
-        # The journal is ahead of the approval: nothing waits for this answer any more.
+def _said(comment: str | None) -> str | None:
+    """The comment as it is kept."""
+    if comment is not None and len(comment) > MAX_COMMENT:
+        words = f"has at most {MAX_COMMENT} characters"
+        raise Refused("form", f"A comment {words}", [FieldError(("comment",), words)])
+    return storable(comment.strip()) or None if comment else None
+
+
+def _record(
+    tx: Tx,
+    run: Row,
+    row: Row,
+    seat: Seat,
+    checked: Checked,
+    option: dict[str, Any] | None,
+    comment: str | None,
+    via: str,
+) -> Receipt:
+    person, authority, before = seat.person, seat.authority, seat.standing
+    new = SimpleNamespace(
+        approval_id=row.id,
+        person=person.actor,
+        answer=checked.text,
+        option=None if option is None else option["name"],
+        rejects=checked.rejects,
+        on_behalf_of=authority.on_behalf_of,
+        parts=None if row.rule is None else json.dumps(sorted(authority.parts)),
+        comment=comment,
+        via=via,
+        revision=row.revision,
+        at=tx.now,
+    )
+    decisions = [*before.decisions, SimpleNamespace(**vars(new), name=person.name)]
+    after = progress(before.question.rule, [vote_of(one) for one in decisions], before.question.to)
+    if after.done:
+        text = _all_of(decisions) if several(before.question.rule) else checked.text
+        # The journal may be ahead of the approval: nothing waits for this answer any more.
+        taken = record_outcome(tx, run, row.step_no, OutcomeKind.SUCCESS, text) is not None
+        changed: dict[str, Any] = {"state": "decided", "answer": text, "decided_by": person.actor}
+        changed |= {"closed_at": tx.now, "closed_reason": "decided"}
+    else:
+        taken = _is_waiting(tx, run, row.step_no)
+        changed = {"claimed_by": None, "claimed_at": None}
+    if not taken:
         raise Refused("closed", f"This question is closed: {REASONS['canceled']}", approval=row.public_id)
-    shown = "[redacted]" if row.sensitive else checked.shown
-    comment = storable(comment.strip()) or None if comment else None
-    content = {"ask": row.ask, "title": row.title, "shown": row.content_hash, "revision": row.revision}
-    content |= {"answer": shown, "comment": comment}
+    content = {
+        "ask": row.ask,
+        "title": row.title,
+        "shown": row.content_hash,
+        "revision": row.revision,
+        "form": content_hash(form_of(json.loads(row.schema), option)),
+        "option": new.option,
+        "answer": "[redacted]" if row.sensitive else checked.shown,
+        "rejects": new.rejects,
+        "comment": comment,
+        "on_behalf_of": new.on_behalf_of,
+    }
     who = {"tenant_id": row.tenant_id, "run": run.public_id, "approval": row.public_id, "actor": person.actor}
     ledger_id = ledger.append(tx, kind="decision", via=via, content=content, **who)
-    decision = {
-        "approval_id": row.id,
-        "person": person.actor,
-        "answer": checked.text,
-        "comment": comment,
-        "via": via,
-        "revision": row.revision,
-        "at": tx.now,
-        "ledger_id": ledger_id,
-    }
-    decision_id = tx.conn.execute(sa.insert(D).values(**decision).returning(D.c.id)).scalar_one()
-    tx.conn.execute(
-        sa.update(A)
-        .where(A.c.id == row.id)
-        .values(
-            state="decided", answer=checked.text, decided_by=person.actor, closed_at=tx.now, closed_reason="decided"
-        )
-    )
+    decision = sa.insert(D).values(**vars(new), ledger_id=ledger_id).returning(D.c.id)
+    decision_id = tx.conn.execute(decision).scalar_one()
+    tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(changed))
     audit(tx, Scope(row.tenant_id, person), "approval.decide", row.public_id, via=via)
     tx.notify("approvals", row.tenant_id)
     return Receipt(
@@ -239,8 +320,35 @@ def _record(tx: Tx, run: Row, row: Row, person: Person, checked: Checked, commen
         person=person.actor,
         at=tx.now,
         content_hash=content_hash(content),
-        effect=_effect(run, row.step_no),
+        effect=_effect(run, row.step_no) if after.done else f"Recorded, {after.text}. It waits for {after.waits_for}",
+        complete=after.done,
+        progress=after.text,
     )
+
+
+def _all_of(decisions: Sequence[Any]) -> str:
+    """The ask's value where several decide: the journal's form of `list[Decided]`."""
+    items = []
+    for row in decisions:
+        item = {
+            "person": row.person,
+            "name": row.name or row.person,
+            "at": row.at.isoformat(),
+            "option": row.option,
+            "comment": row.comment,
+            "on_behalf_of": row.on_behalf_of,
+            "rejects": row.rejects,
+        }
+        # The answer is JSON text already, in the exact form that its type needs.
+        items.append(f'{dump(item)[:-1]},"answer":{row.answer}}}')
+    return f"[{','.join(items)}]"
+
+
+def _is_waiting(tx: Tx, run: Row, step_no: int) -> bool:
+    step = sa.select(S.c.no).where(
+        S.c.run_id == run.id, S.c.no == step_no, S.c.outcome_no.is_(None), S.c.retired_in.is_(None)
+    )
+    return tx.conn.execute(step).first() is not None
 
 
 def _effect(run: Row, step_no: int) -> str:

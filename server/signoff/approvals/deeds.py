@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from signoff.approvals.doors import check_open, lock_approval, person_now
-from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.approvals.eligibility import Question
+from signoff.approvals.standing import finder, require_asked, require_seat, standing_of
 from signoff.engine.outcomes import Row
 from signoff.people.permissions import Action, may, require
 from signoff.store.scope import Person, Scope
@@ -47,10 +48,9 @@ def stand(tx: Tx, scope: Scope, approval: str, action: Action, *, or_decider: bo
 
 def require_decider(tx: Tx, run: Row, row: Row, person: Person) -> None:
     """Raise Refused unless the question is put to this person as it stands now."""
-    to = selectors(row.to)
-    if not is_eligible(person, to):
-        message = f"This question is put to {who_may_answer(to)}, and you are not among them"
-        raise Refused("not_eligible", message, approval=row.public_id)
+    standing, find = standing_of(tx, row), finder(tx, row.tenant_id)
+    require_asked(standing, person, find, row)
+    require_seat(standing, person, find, row)
 
 
 def is_decider(tx: Tx, run: Row, row: Row, person: Person) -> bool:
@@ -66,4 +66,4 @@ def is_decider(tx: Tx, run: Row, row: Row, person: Person) -> bool:
 
 def named(row: Row) -> list[Selector]:
     """Whom the question names, in whatever part."""
-    return list(selectors(row.to))
+    return Question.of(row).named

@@ -6,12 +6,15 @@ import json
 import secrets
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from signoff.approvals import ledger
+from signoff.approvals.eligibility import Question, freeze
 from signoff.people.canonical import canonical, content_hash, storable
+from signoff.people.users import people
 from signoff.replay.messages import AskDetail
 from signoff.store.tables import Approval, Run
 from signoff.store.tx import Tx
@@ -37,29 +40,36 @@ class ApprovalQuestions:
         to = question.get("to") or []
         facts, schema = question.get("facts") or {}, question.get("schema") or {}
         title, body = storable(str(question.get("title") or detail.ask)), storable(question.get("body") or "") or None
-        due = question.get("due")
-        tx.conn.execute(
-            sa.insert(A).values(
-                tenant_id=run.tenant_id,
-                public_id=f"ap_{secrets.token_hex(8)}",
-                run_id=run.id,
-                step_no=step_no,
-                ask=detail.ask,
-                state="open",
-                title=title,
-                body=body,
-                facts=json.dumps(facts),
-                schema=json.dumps(schema),
-                to=canonical(to if isinstance(to, list) else [to]),
-                revision=1,
-                content_hash=question_hash(detail.ask, title, body, facts, schema),
-                requester=run.requester,
-                due_at=None if due is None else at + timedelta(seconds=due),
-                timeout_at=None if detail.timeout is None else at + timedelta(seconds=detail.timeout),
-                created_at=at,
-                sensitive=bool(question.get("sensitive")),
-            )
-        )
+        rule, options = question.get("rule"), question.get("options")
+        row = {
+            "tenant_id": run.tenant_id,
+            "public_id": f"ap_{secrets.token_hex(8)}",
+            "run_id": run.id,
+            "step_no": step_no,
+            "ask": detail.ask,
+            "state": "open",
+            "title": title,
+            "body": body,
+            "facts": json.dumps(facts),
+            "schema": json.dumps(schema),
+            "to": canonical(to if isinstance(to, list) else [to]),
+            "rule": None if rule is None else canonical(rule),
+            "options": None if options is None else json.dumps(options),
+            "exclude": canonical(question["exclude"]) if question.get("exclude") else None,
+            "not_requester": bool(question.get("not_requester")),
+            "claim": question.get("claim") or "optional",
+            "changes": None,
+            "frozen": None,
+            "revision": 1,
+            "content_hash": question_hash(detail.ask, title, body, facts, schema, options, rule),
+            "requester": run.requester,
+            "created_at": at,
+            "sensitive": bool(question.get("sensitive")),
+            **_times(question, detail.timeout, at),
+        }
+        if question.get("members") == "as_asked":
+            row["frozen"] = freeze(Question.of(SimpleNamespace(**row)), people(tx, run.tenant_id))
+        tx.conn.execute(sa.insert(A).values(row))
         tx.notify("approvals", run.tenant_id)
         return None
 
@@ -82,6 +92,33 @@ class ApprovalQuestions:
         tx.notify("approvals", closed[0].tenant_id)
 
 
-def question_hash(ask: str, title: str, body: str | None, facts: Any, schema: Any) -> str:
+def question_hash(
+    ask: str, title: str, body: str | None, facts: Any, schema: Any, options: Any = None, rule: Any = None
+) -> str:
     """SHA-256 of exactly what is shown: what a decision is bound to, and what tells whether a question is the same."""
-    return content_hash({"ask": ask, "title": title, "body": body, "facts": facts, "schema": schema})
+    shown = {"ask": ask, "title": title, "body": body, "facts": facts, "schema": schema}
+    more = {"options": options, "rule": rule}
+    return content_hash(shown | {key: value for key, value in more.items() if value is not None})
+
+
+def _times(question: dict[str, Any], timeout: float | None, at: datetime) -> dict[str, Any]:
+    """The columns of what time does to a question."""
+
+    def after(seconds: float | None) -> datetime | None:
+        return None if seconds is None else at + timedelta(seconds=seconds)
+
+    reminders, default = question.get("remind") or [], question.get("default")
+    escalate_at = after(question.get("escalate_after"))
+    next_at = min((moment for moment in (after(next(iter(reminders), None)), escalate_at) if moment), default=None)
+    return {
+        "due_at": after(question.get("due")),
+        "timeout_at": after(timeout),
+        "reminders": json.dumps(reminders) if reminders else None,
+        "escalate_to": canonical(question["escalate_to"]) if question.get("escalate_to") else None,
+        "escalate_at": escalate_at,
+        "next_at": next_at,
+        "extend": question.get("extend"),
+        "on_timeout": None if timeout is None else "default" if default is not None else question.get("on_timeout"),
+        # For people to see; the handler has its own. Nobody sees that of a sensitive question.
+        "fallback": None if question.get("sensitive") else default,
+    }

@@ -54,7 +54,7 @@ class StepCall(_Awaitable[R]):
     asyncio does for branches that nobody needs any more) cancels the step.
     """
 
-    __slots__ = ("cancels_run", "decode", "index", "kind", "name", "on_timeout", "program")
+    __slots__ = ("cancels_run", "combine", "decode", "index", "kind", "name", "on_timeout", "program")
 
     def __init__(
         self, program: CoroutineProgram, index: int, kind: StepKind, name: str, decode: Callable[[str | None], R]
@@ -68,6 +68,8 @@ class StepCall(_Awaitable[R]):
         # When the deadline came first: a value, or the end of the run, or else EventTimeout
         self.on_timeout: Callable[[], R] | None = None
         self.cancels_run = False
+        # Author's code that makes the value of what was recorded
+        self.combine: Callable[[Any], R] | None = None
 
     def __hash__(self) -> int:
         return self.index  # sets of calls have the same order on every replay
@@ -92,10 +94,10 @@ class StepCall(_Awaitable[R]):
                     step=self.name,
                     step_no=outcome.step_no,
                 ) from error
-            self.set_result(value)
+            self._have(value)
         elif kind is OutcomeKind.TIMEOUT:
             if self.on_timeout is not None:
-                self.set_result(self.on_timeout())
+                self._have(self.on_timeout())
             elif self.cancels_run:
                 super().cancel(f"{self.kind} {self.name!r}: the deadline came first")
                 self.program.request_cancel()
@@ -113,6 +115,23 @@ class StepCall(_Awaitable[R]):
                 super().cancel("the step was canceled")
         else:
             self.set_exception(self._error(outcome))
+
+    def _have(self, value: Any) -> None:
+        if self.combine is None:
+            self.set_result(value)
+        else:  # where the handler runs, guarded and watched as it is
+            self.program.call_soon(self._combine, self.combine, value)
+
+    def _combine(self, combine: Callable[[Any], R], value: Any) -> None:
+        if self.done():
+            return
+        try:
+            combined = combine(value)
+        except Exception as error:  # noqa: BLE001 - the author's; the handler gets it where it awaits the step
+            # No future takes a StopIteration.
+            self.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+        else:
+            self.set_result(combined)
 
     def _error(self, outcome: Outcome) -> BaseException:
         error = outcome.error or ErrorInfo("Error", "no details were recorded")

@@ -150,6 +150,10 @@ class CoroutineProgram:
         if self._pending.pop(index, None) is not None and not self.ended:
             self._commands.append(CancelStep(index))
 
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        """Call the author's code where the handler runs."""
+        self.loop.call_soon(callback, *args, context=self._context)
+
     def log(self, level: str, message: str, data: Mapping[str, Any] | None) -> None:
         self._commands.append(Log(level, message, dict(data) if data else None))
 

@@ -9,12 +9,15 @@ from asyncio import events as asyncio_events
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
+from signoff.replay import asking
+from signoff.replay.asking import AskOptions, Claim, Members, OnTimeout
 from signoff.replay.call import Envelope, EventDecoder, StepCall
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo, SleepDetail
 from signoff.replay.plain import as_plain
 from signoff.workflow.amounts import MAX_SECONDS, Seconds, as_seconds
+from signoff.workflow.choices import Option
 from signoff.workflow.codec import decode, dump
 from signoff.workflow.errors import InvalidInput, SignoffError
 from signoff.workflow.functions import closure_action
@@ -22,7 +25,8 @@ from signoff.workflow.kinds import StepKind
 from signoff.workflow.names import MAX_NAME, check_name
 from signoff.workflow.options import StartOptions, StepOptions
 from signoff.workflow.retry import Retry
-from signoff.workflow.selectors import Selector, selectors_to_json
+from signoff.workflow.rules import AllOf, AnyOf, Decided, NOf, Rule, all_of, any_of, several
+from signoff.workflow.selectors import Selector
 
 if TYPE_CHECKING:
     from signoff.replay.program import CoroutineProgram
@@ -32,8 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D")
-
-OnTimeout = Literal["raise", "cancel_run"]
+C = TypeVar("C")
 
 
 class StepMisuse(SignoffError, RuntimeError):
@@ -249,63 +252,115 @@ class Step:
 
     # Questions
 
+    @overload
     def ask(
         self,
         ask: Ask[T],
         *,
         title: str,
+        rule: AnyOf | None = None,
+        default: T = ...,
+        combine: None = None,
+        **more: Unpack[AskOptions],
+    ) -> StepCall[T]: ...
+    @overload
+    def ask(
+        self,
+        ask: Ask[T],
+        *,
+        title: str,
+        rule: NOf | AllOf,
+        default: T = ...,
+        combine: None = None,
+        **more: Unpack[AskOptions],
+    ) -> StepCall[list[Decided[T]]]: ...
+    @overload
+    def ask(
+        self,
+        ask: Ask[T],
+        *,
+        title: str,
+        rule: Rule | None = None,
+        default: T = ...,
+        combine: Callable[[list[Decided[T]]], C],
+        **more: Unpack[AskOptions],
+    ) -> StepCall[C]: ...
+    def ask(
+        self,
+        ask: Ask[Any],
+        *,
+        title: str,
         body: str = "",
         facts: Mapping[str, Any] | None = None,
         to: Selector | Iterable[Selector] | None = None,
+        exclude: Selector | Iterable[Selector] | None = None,
+        not_requester: bool = False,
+        rule: Rule | None = None,
+        options: Iterable[Option] | None = None,
         due: Seconds | None = None,
+        remind: Iterable[Seconds] = (),
+        escalate_to: Selector | Iterable[Selector] | None = None,
+        escalate_after: Seconds | None = None,
         timeout: Seconds | None = None,
-        default: T = MISSING,
+        default: Any = MISSING,
         on_timeout: OnTimeout = "raise",
+        claim: Claim = "optional",
+        extend: Seconds | None = None,
+        members: Members = "live",
+        combine: Callable[[list[Decided[Any]]], Any] | None = None,
         sensitive: bool | None = None,
         name: str | None = None,
-    ) -> StepCall[T]:
-        """Put a question to people.
+    ) -> StepCall[Any]:
+        """Put a question to people. The value is the answer; of several deciders, a list of `Decided`.
 
-        body: markdown. facts: shown beside it. to: who may answer; None is everyone who may approve. due: seconds or
-        timedelta until it is overdue, which ends nothing. timeout: until it ends: with `default`, else EventTimeout, or
-        `on_timeout="cancel_run"`. InvalidInput for what does not fit.
+        body: markdown. facts: shown beside it.
+
+        to: who may answer; None is everyone who may approve. exclude: who may not. not_requester: nor whoever asked
+        for the run. members: whether groups and roles count as they are (`live`) or as they were (`as_asked`).
+
+        rule: `any_of(...)` (the default: one answer), `n_of(...)`, `all_of(...)`. options: the outcomes to choose from.
+        combine: makes the value of the list of decisions; pure, it runs in the handler. claim: whether somebody may
+        take the question, must before they decide (`required`), or cannot.
+
+        Durations are seconds or a timedelta, counted from asking. due: until it is overdue, which ends nothing. remind:
+        reminders. escalate_to: who else may answer after `escalate_after` (by default at `due`). timeout: until it
+        ends: with `default`, else EventTimeout, or `on_timeout="cancel_run"`. extend: by how much one click moves it.
+
+        InvalidInput for what does not fit.
         """
         program = self._enter()
         if getattr(ask, "word", None) != "ask":
             raise InvalidInput(f"ask() takes what ask(name, type) made, not {ask!r}")
-        _check_text(title, "title", ask)
-        _check_text(body, "body", ask)
-        if not title.strip():
-            raise InvalidInput(f"the title of ask {ask.name!r} must say something")
-        if on_timeout not in ("raise", "cancel_run"):
-            raise InvalidInput(f"on_timeout= takes 'raise' or 'cancel_run', not {on_timeout!r}")
-        if on_timeout == "cancel_run" and default is not MISSING:
-            raise InvalidInput("give default= or on_timeout='cancel_run', not both")
+        if combine is not None and not callable(combine):
+            raise InvalidInput(f"combine= takes a function of the list of decisions, not {combine!r}")
         seconds = _timeout(timeout)
-        if seconds is None and (default is not MISSING or on_timeout == "cancel_run"):
-            raise InvalidInput("default= and on_timeout= say what a timeout does: give timeout= too")
         secret = ask.codec.has_secret or (ask.sensitive if sensitive is None else sensitive)
-        question: dict[str, Any] = {
-            "title": title,
-            "body": body,
-            "facts": _facts(facts),
-            "to": selectors_to_json(to),
-            "due": None if due is None else as_seconds(due, "due="),
-            "timeout": seconds,
-            "on_timeout": on_timeout,
-            "schema": ask.codec.json_schema(),
-            "sensitive": secret,
-        }
-        if default is not MISSING:
-            question["default"] = ask.codec.encode(default)
-        options = StepOptions(sensitive=True) if secret else None
+        question = asking.shown(ask, title, body, facts)
+        question |= asking.who(to, exclude, not_requester, members, rule, options, claim, ask.codec)
+        question |= asking.when(
+            due, remind, escalate_to, escalate_after, seconds, on_timeout, default is not MISSING, extend
+        )
+        question |= {"schema": ask.codec.json_schema(), "sensitive": secret}
+        if combine is not None and not several(rule):
+            # A list of one, so that it is called with a list whatever the rule
+            rule = all_of(any_of() if rule is None else rule)
+            question["rule"] = rule.to_json()
+        text = None if default is MISSING else ask.codec.encode(default)
+        if text is not None:
+            question["default"] = text
+        step_options = StepOptions(sensitive=True) if secret else None
         detail = AskDetail(ask.name, question, seconds)
-        shown = ask.name if name is None else check_name(name, "step")
-        decode_answer = cast("Callable[[str | None], T]", ask.codec.decode)
-        call = program.ask(StepKind.ASK, shown, decode_answer, None, options, detail)
-        if default is not MISSING:
-            text = question["default"]
-            call.on_timeout = lambda: ask.codec.decode(text)
+        step_name = ask.name if name is None else check_name(name, "step")
+        decisions = asking.DecisionsDecoder(ask.codec) if several(rule) else None
+        decode_answer = cast("Callable[[str | None], Any]", ask.codec.decode) if decisions is None else decisions
+        call = program.ask(StepKind.ASK, step_name, decode_answer, None, step_options, detail)
+        call.combine = combine
+        if text is not None:
+            call.on_timeout = (
+                (lambda: ask.codec.decode(text))
+                if decisions is None
+                else (lambda: decisions.by_default(text, program.now))
+            )
         elif on_timeout == "cancel_run":
             call.cancels_run = True
         return call
@@ -423,19 +478,6 @@ def _sensitive(event: Event[Any] | None) -> StepOptions | None:
 
 def _timeout(timeout: Seconds | None) -> float | None:
     return None if timeout is None else as_seconds(timeout, "timeout=")
-
-
-def _check_text(text: Any, what: str, ask: Ask[Any]) -> None:
-    if not isinstance(text, str):
-        raise InvalidInput(f"the {what} of ask {ask.name!r} is text, not {type(text).__name__}")
-
-
-def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    if facts is None:
-        return {}
-    for label in facts:
-        check_name(label, "fact")
-    return cast("dict[str, Any]", as_plain(dict(facts), "facts="))
 
 
 def _start(workflow: Workflow[Any, Any], over: StepOptions | None) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from pydantic_core import to_jsonable_python
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff.approvals.decide import Receipt, decide_embedded_through
@@ -233,20 +232,35 @@ class Run(Generic[R]):
         )
 
     @overload
-    async def decide(self, ask: Ask[T], answer: T, *, by: str) -> Receipt: ...
+    async def decide(
+        self, ask: Ask[T], answer: T, *, by: str, option: str | None = None, comment: str | None = None
+    ) -> Receipt: ...
     @overload
-    async def decide(self, ask: str, answer: Any, *, by: str) -> Receipt: ...
-    async def decide(self, ask: Ask[Any] | str, answer: Any, *, by: str) -> Receipt:
+    async def decide(self, ask: Ask[Any], *, by: str, option: str, comment: str | None = None) -> Receipt: ...
+    @overload
+    async def decide(
+        self, ask: str, answer: Any = None, *, by: str, option: str | None = None, comment: str | None = None
+    ) -> Receipt: ...
+    async def decide(
+        self,
+        ask: Ask[Any] | str,
+        answer: Any = None,
+        *,
+        by: str,
+        option: str | None = None,
+        comment: str | None = None,
+    ) -> Receipt:
         """Answer the open question of this name as the person with the e-mail address `by`, who must be allowed to.
 
-        Raises Refused, whose `reason` says why not, and NotFound when the run asks no such question.
+        `option` names the one that is chosen, where the question has options; one that stands for a value takes no
+        answer. Raises Refused, whose `reason` says why not, and NotFound when the run asks no such question.
         """
         engine = self._engine
         name = ask if isinstance(ask, str) else ask.name
-        plain = to_jsonable_python(answer)  # the gate takes what a form or the API would give, and checks it
         return await decide_embedded_through(
-            engine.store, self._scope, self.id, name, plain, by=by, registry=engine.registry
-        )
+            engine.store, self._scope, self.id, name, answer,
+            by=by, option=option, comment=comment, registry=engine.registry,
+        )  # fmt: skip
 
     # -- control
 

@@ -478,6 +478,7 @@ class Decision(Base, table=True):
     option: str | None = None  # the name of the one that was chosen
     rejects: bool = False  # a veto
     on_behalf_of: str | None = None  # who delegated it to them
+    parts: str | None = None  # JSON text: the parts of the rule that it may count for, by place; None: it has one
     comment: str | None = None
     via: str  # page, api, cli, link, embedded
     revision: int

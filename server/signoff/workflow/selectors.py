@@ -73,12 +73,12 @@ def selector_from_json(raw: Mapping[str, Any]) -> Selector:
     raise InvalidInput(f"not a selector: {raw!r}")
 
 
-def selectors_to_json(to: Selector | Iterable[Selector] | None) -> list[dict[str, str]]:
+def selectors_to_json(to: Selector | Iterable[Selector] | None, what: str = "to=") -> list[dict[str, str]]:
     """One selector, several (any of them), or None: everyone who may approve at all."""
     if to is None:
         return []
     given = [to] if isinstance(to, Group | Role | User) else list(to)
     for item in given:
         if not isinstance(item, Group | Role | User):
-            raise InvalidInput(f"to= takes group(...), role(...) or user(...), not {item!r}")
+            raise InvalidInput(f"{what} takes group(...), role(...) or user(...), not {item!r}")
     return [item.to_json() for item in given]

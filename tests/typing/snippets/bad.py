@@ -7,7 +7,24 @@ from decimal import Decimal
 from pydantic import BaseModel
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from signoff import Compensation, Engine, Retry, Step, action, ask, event, group, mutation, query, role, workflow
+from signoff import (
+    Compensation,
+    Engine,
+    Retry,
+    Step,
+    action,
+    all_of,
+    any_of,
+    ask,
+    event,
+    group,
+    mutation,
+    n_of,
+    option,
+    query,
+    role,
+    workflow,
+)
 
 
 class Answer(BaseModel):
@@ -87,10 +104,16 @@ async def parent(step: Step, order: str, *, gift: bool = False) -> str:
     text: str = await step.run_action(plain, Decimal(1))  # E: arg-type
     nothing: str = await step.run_mutation(write, "a")  # E: arg-type
     deep: str = await step.run_workflow(child, 3)  # E: arg-type
-    await step.ask(question)  # E: call-arg
+    await step.ask(question)  # E: call-overload
     await step.ask(question, title="?", default=5)  # E: misc
     await step.ask(question, title="?", to="finance")  # E: arg-type
-    await step.ask(paid, title="?")  # E: arg-type
+    await step.ask(paid, title="?")  # E: call-overload
+    await step.ask(question, title="?", rule=group("finance"))  # E: call-overload
+    await step.ask(question, title="?", options=["wait", "go"])  # E: list-item
+    await step.ask(question, title="?", claim="never")  # E: call-overload
+    one: Answer = await step.ask(question, title="?", rule=n_of(2))  # E: assignment
+    other: Answer = await step.ask(question, title="?", rule=all_of(group("a"), group("b")))  # E: assignment
+    combined: Answer = await step.ask(question, title="?", rule=n_of(2), combine=len)  # E: arg-type
     answer: Payment = await step.ask(question, title="?")  # E: arg-type
     payment: Answer = await step.await_event(paid)  # E: arg-type
     await step.await_event(question)  # E: call-overload
@@ -99,6 +122,11 @@ async def parent(step: Step, order: str, *, gift: bool = False) -> str:
     return 5  # E: return-value
 
 
+any_of("finance")  # E: arg-type
+n_of(group("finance"), 2)  # E: call-overload
+all_of(any_of(), "finance")  # E: arg-type
+option("ship", style="loud")  # E: arg-type
+option("ship", rejects="yes")  # E: arg-type
 send.options(timout=5)  # E: call-arg
 send.options(timeout="5")  # E: arg-type
 send.options(retry=3)  # E: arg-type
@@ -133,3 +161,4 @@ async def main() -> None:
         run = await engine.start(parent, "a")
         number: int = await run.result()  # E: assignment
         await run.decide(question, Payment(amount=Decimal(1)), by="ana@example.org")  # E: misc
+        await run.decide(question, by="ana@example.org")  # E: call-overload

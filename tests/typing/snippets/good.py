@@ -9,16 +9,21 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from signoff import (
     Compensation,
+    Decided,
     Engine,
     Retention,
     Retry,
     Step,
     action,
+    all_of,
+    any_of,
     ask,
     attempt,
     event,
     group,
     mutation,
+    n_of,
+    option,
     query,
     role,
     user,
@@ -138,10 +143,62 @@ check_workflow: Workflow[[int], dict[str, int]] = child.options(
 )
 
 
+class Publish(BaseModel):
+    at: datetime
+
+
+class Rework(BaseModel):
+    what: str
+
+
+review: Ask[Publish | Rework] = ask("typing/review", Publish | Rework)
+
+
+def all_approve(decisions: list[Decided[ShipAnswer]]) -> bool:
+    return all(decision.answer.approved for decision in decisions)
+
+
+@workflow("typing/approvals")
+async def approvals(step: Step, people: int) -> None:
+    answer = await step.ask(ship_order, title="?", rule=any_of(group("finance")), not_requester=True, claim="required")
+    assert_type(answer, ShipAnswer)
+    answers = await step.ask(ship_order, title="?", rule=n_of(2, group("finance")), exclude=group("interns"))
+    assert_type(answers, list[Decided[ShipAnswer]])
+    assert_type(answers[0].answer, ShipAnswer)
+    parts = await step.ask(
+        ship_order,
+        title="?",
+        rule=all_of(n_of(2, group("finance"), veto=False), user("ciso@example.org"), staged=True),
+        remind=[timedelta(days=1), 3600],
+        due=7200,
+        escalate_to=role("admin"),
+        timeout=timedelta(days=7),
+        extend=timedelta(days=1),
+        default=ShipAnswer(approved=False),
+    )
+    assert_type(parts, list[Decided[ShipAnswer]])
+    combined = await step.ask(ship_order, title="?", rule=n_of(people), combine=all_approve)
+    assert_type(combined, bool)
+    either = await step.ask(ship_order, title="?", rule=n_of(people))
+    assert_type(either, ShipAnswer | list[Decided[ShipAnswer]])
+    outcome = await step.ask(
+        review,
+        title="?",
+        options=[
+            option("publish", form=Publish, style="primary"),
+            option("rework", form=Rework, rejects=True),
+            option("later", value=Publish(at=datetime(2030, 1, 1, tzinfo=UTC)), consequence="Nobody sees it yet."),
+        ],
+    )
+    assert_type(outcome, Publish | Rework)
+
+
 async def main() -> None:
     async with Engine("sqlite://") as engine:
         run = await engine.start(fulfill.options(idempotency_key="o-1"), order_id="o-1")
         await run.decide(ship_order, ShipAnswer(approved=True), by="ana@example.org")
+        await run.decide(ship_order, ShipAnswer(approved=False), by="ana@example.org", option="no", comment="late")
+        await run.decide(review, by="ana@example.org", option="later")
         await run.send(payment, Payment(amount=Decimal(12)))
         assert_type(await run.result(timeout=10), Literal["fulfilled", "rejected"])
         await engine.start_many([fulfill.call("a"), child.call(2)])
