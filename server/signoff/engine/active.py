@@ -64,6 +64,7 @@ class ActiveRun:
     """Changed by the loop thread and, while `busy`, by the driver thread; never by both at once."""
 
     __slots__ = (
+        "adopted",
         "alone",
         "args",
         "asked",
@@ -121,6 +122,7 @@ class ActiveRun:
         self.stale = False  # something from outside happened to it
         self.load_again = False  # what is in memory was not written and must go
         self.closing = False
+        self.adopted: int | None = None  # the worker that takes the run with its next advance; until then nobody has it
         self.alone: asyncio.Event | None = None  # set when the advance with an author's code that is under way is done
         self.pending: deque[Record] = deque()
         self.in_flight: list[Record] = []  # taken from `pending`, in an advance that is not committed yet
@@ -134,6 +136,7 @@ class ActiveRun:
     def take(self, loaded: Loaded) -> None:
         """Start from what the store holds, forgetting what this object thought."""
         row = loaded.row
+        self.adopted = None
         self.take_row(row)
         self.id: int = row.id
         self.public_id: str = row.public_id
@@ -209,7 +212,8 @@ class ActiveRun:
         self.cancel_compensate = bool(wanted.get("compensate"))
 
     def fence(self) -> Fence:
-        return Fence(self.epoch, self.generation, self.outcome_no, self.requested, self.blocked is not None)
+        blocked = self.blocked is not None
+        return Fence(self.epoch, self.generation, self.outcome_no, self.requested, blocked, self.adopted)
 
     @property
     def drains(self) -> bool:

@@ -7,7 +7,7 @@ not match. Nothing in it may fail for one run's sake.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,12 +21,13 @@ from signoff.engine.questions import close_questions, open_question
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, Log
 from signoff.store import payloads
 from signoff.store.scope import Scope
-from signoff.store.tables import LogLine
+from signoff.store.tables import LogLine, Worker
 from signoff.store.tx import Tx
 from signoff.workflow.errors import SignoffError
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, RunState
 
 L = LogLine.__table__  # type: ignore[attr-defined]
+W = Worker.__table__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Fence:
     outcome_no: int
     requested: str
     blocked: bool
+    claims: int | None = None  # the worker that takes the run, which nobody holds, with this advance
 
 
 @dataclass(slots=True)
@@ -117,7 +119,7 @@ class Applied:
 
 HOT_COLUMNS = (
     "state", "outcome_no", "outcome_at", "driven_no", "next_no", "activity", "wake_at", "ready", "worker_id",
-    "code_hash", "started_at", "journal_bytes",
+    "epoch", "code_hash", "started_at", "journal_bytes",
 )  # fmt: skip
 RARE_COLUMNS = (
     "ended_at", "result_kind", "value", "error", "ending", "blocked_reason", "blocked_hash", "requested",
@@ -132,9 +134,11 @@ _OUTCOME_KEYS = ("run_id", "no")
 _OUTCOME_COLUMNS = ("outcome_no", "outcome_kind", "ended_at", "value", "by_handler")
 _LOG_COLUMNS = ("run_id", "at", "level", "message", "data")
 _ID = ("id",)
+_ALIVE = ("id", "lost_at")
 
 _FENCE_COLUMNS = (
     "id", "state", "outcome_no", "epoch", "generation", "requested", "blocked_reason", "touch_no", "ready",
+    "worker_id",
 )  # fmt: skip
 
 
@@ -148,6 +152,7 @@ class _Fenced(NamedTuple):
     blocked_reason: str | None
     touch_no: int
     ready: int | None
+    worker_id: int | None
 
 
 def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | None = None) -> list[Applied]:
@@ -157,7 +162,8 @@ def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | 
     with tx.dialect.pipelined(tx) if all(advance.is_plain for advance in advances) else nullcontext():
         fetched = tx.dialect.fetch_rows(tx, R, _FENCE_COLUMNS, "id", sorted(ids), lock=True)
         rows = {row[0]: _Fenced._make(row) for row in fetched}
-        results = [Applied(_holds(rows.get(advance.run_id), advance.fence)) for advance in advances]
+        alive = _alive(tx, {advance.fence.claims for advance in advances if advance.fence.claims is not None})
+        results = [Applied(_holds(rows.get(advance.run_id), advance.fence, alive)) for advance in advances]
         good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
         if good:
             _write(tx, good, rows, misfit)
@@ -200,12 +206,21 @@ def _whole(tx: Tx, run_id: int) -> Row:
 
 def holds(tx: Tx, run_id: int, fence: Fence) -> bool:
     """Locks the run (and the parent that waits for it) and tells whether the fence still stands."""
-    return _holds(lock_run(tx, run_id, with_parent=True), fence)
+    alive = _alive(tx, set() if fence.claims is None else {fence.claims})
+    return _holds(lock_run(tx, run_id, with_parent=True), fence, alive)
 
 
-def _holds(row: Any, fence: Fence) -> bool:
+def _alive(tx: Tx, worker_ids: Collection[int]) -> Collection[int]:
+    """Those that nobody took for lost: a worker that does not know it yet must take nothing."""
+    if not worker_ids:
+        return ()
+    return {worker[0] for worker in tx.dialect.fetch_rows(tx, W, _ALIVE, "id", list(worker_ids)) if worker[1] is None}
+
+
+def _holds(row: Any, fence: Fence, alive: Collection[int]) -> bool:
     return (
         row is not None
+        and (fence.claims is None or (row.worker_id is None and fence.claims in alive))
         and row.state != RunState.FINAL
         and row.outcome_no == fence.outcome_no
         and row.epoch == fence.epoch

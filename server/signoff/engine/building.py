@@ -381,6 +381,7 @@ class Builder:
             wake_at=wake_at,
             ready=None,
             worker_id=None if finished or advance.parks else self.worker_id,
+            epoch=run.epoch + (run.adopted is not None),
             code_hash=self.known.code_hash or None,
             started_at=run.started_at or self.now,
             ended_at=None,

@@ -22,6 +22,7 @@ from signoff.workflow.kinds import OutcomeKind, StepKind
 logger = structlog.get_logger(__name__)
 
 CLAIM_BATCH = 200
+ADOPTED = 64  # runs held, beyond which a run that is started here is left to whichever worker claims it
 LOCKED_PAUSE = 0.003  # seconds before rows that somebody had locked are looked at again
 
 
@@ -40,7 +41,9 @@ class Claiming(Driving):
                         woken[run.id] = run
                 elif (begun := data.get("begun")) is not None and self._may_begin(begun):
                     told += 1
-                    self._begin(ActiveRun(begun))
+                    fresh = ActiveRun(begun)
+                    fresh.adopted = self.id if self._shared else None
+                    self._begin(fresh)
             elif notice.kind == "ready":
                 ready += (notice.data or {}).get("begun", 1)
             elif notice.kind == "resync":
@@ -56,32 +59,40 @@ class Claiming(Driving):
             self.pump(run)
 
     @property
-    def _alone_here(self) -> bool:
-        """A SQLite file has one worker. On PostgreSQL a claim, even our own, would overtake a run not yet claimed."""
-        return self.store.dialect.name == "sqlite"
+    def _shared(self) -> bool:
+        """Whether other workers may claim runs of this database. A SQLite file has one worker."""
+        return self.store.dialect.name != "sqlite"
 
-    def _may_begin(self, loaded: Loaded) -> bool:
-        """Whether a run that this process has just started can be driven at once: where nobody else can claim it."""
+    def _has_room(self, most: int) -> bool:
+        """Whether runs that nobody has claimed may be driven at once.
+
+        Where there are other workers the first advance is the claim: whoever commits first has the run. A claim of our
+        own that is under way would overtake it.
+        """
         return (
-            self._alone_here
-            and loaded.row.definition_id in self._known
-            and loaded.row.id not in self.active
-            and len(self.active) < self.settings.max_active
+            len(self.active) < min(most, self.settings.max_active)
+            and not (self._shared and self._claiming)
             and self.liveness.healthy
             and self.liveness.worker_id == self.id
             and not self.stopping
         )
 
+    def _may_begin(self, loaded: Loaded) -> bool:
+        """Whether a run that this process has just started is driven here and now. Bursts are left to all workers."""
+        row = loaded.row
+        most = ADOPTED if self._shared else self.settings.max_active
+        return row.definition_id in self._known and row.id not in self.active and self._has_room(most)
+
     def _tell(self, run_id: int | str, told: Told) -> ActiveRun | None:
         """Hands an outcome that this process recorded straight to a program in memory; None: it must be claimed.
 
-        A parked run need not be claimed first where this is the only worker.
+        A parked run whose program is kept here need not be claimed first.
         """
         run = self.active.get(int(run_id))
         parked = run is None
         if run is None:
             run = self._cache.get(int(run_id))
-            if run is None or not self._alone_here or len(self.active) >= self.settings.max_active or self.stopping:
+            if run is None or not self._has_room(self.settings.max_active):
                 return None
         fits = (
             not (
@@ -102,6 +113,7 @@ class Claiming(Driving):
             del self._cache[run.id]
             self.active[run.id] = run
             run.closing = False
+            run.adopted = self.id if self._shared else None
         run.outcome_no, run.outcome_at = told.no, told.at
         run.pending.append(Record(told.step_no, told.kind, told.at, told.value, told.error, no=told.no))
         return run
@@ -144,13 +156,15 @@ class Claiming(Driving):
             self.check_quiet()
 
     async def _claim(self, room: int) -> Claimed:
-        held = (*self._cache.values(), *self.active.values())
-        known = {run.id: (run.generation, run.outcome_no, run.epoch) for run in held}
+        in_memory = (*self._cache.values(), *self.active.values())
+        known = {run.id: (run.generation, run.outcome_no, run.epoch) for run in in_memory}
+        adopted = [run.id for run in self.active.values() if run.adopted is not None]
+        held = [run.id for run in self.active.values() if run.adopted is None]
         if self.store.dialect.name != "sqlite" and self._strays:
             await self.store.write(free_strays, self.id, list(self.active))
             self._strays = False
         call = self.store.read if self.store.dialect.name == "sqlite" else self.store.write
-        return await call(claim, self.id, list(self._known), known, list(self.active), room)
+        return await call(claim, self.id, list(self._known), known, held, adopted, room)
 
     def _take(self, claimed: Claimed) -> None:
         if claimed.next_wake is not None:  # else what runs said that were let go meanwhile still holds

@@ -33,16 +33,19 @@ def claim(
     definitions: Sequence[int],
     known: Mapping[int, tuple[int, int, int]],
     held: Sequence[int],
+    adopted: Sequence[int],
     limit: int,
 ) -> Claimed:
     """Take up to `limit` runs that need a worker.
 
     `known`: run id -> (generation, last outcome) of runs whose program is in memory; of these only news are loaded.
-    `held`: those of them that this worker holds already. On SQLite the file's one worker owns every run, so taking
-    writes nothing; on PostgreSQL it writes owner and epoch.
+    `held`: those of them that this worker holds already; `adopted`: those that it is just taking with an advance. On
+    SQLite the file's one worker owns every run, so taking writes nothing; on PostgreSQL it writes owner and epoch.
     """
     claimed = Claimed()
     mine = R.c.definition_id.in_(definitions)
+    if adopted:
+        mine = sa.and_(mine, R.c.id.not_in(adopted))
     awake = sa.and_(R.c.blocked_reason.is_(None), R.c.requested != "pause")
     due = sa.and_(R.c.wake_at <= tx.now, R.c.ready.is_(None), awake, R.c.worker_id.is_(None), mine)
     rows: list[Row] = []

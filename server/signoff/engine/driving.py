@@ -165,6 +165,7 @@ class Driving(Holding):
         run.in_flight.clear()
         columns = result.columns
         run.state, run.outcome_no, run.outcome_at = columns["state"], columns["outcome_no"], columns["outcome_at"]
+        run.epoch, run.adopted = columns["epoch"], None
         run.started_at, run.blocked, run.wake_at = columns["started_at"], columns["blocked_reason"], columns["wake_at"]
         run.driven_no, run.next_no = columns["driven_no"], columns["next_no"]
         run.forced = False
@@ -338,7 +339,7 @@ class Driving(Holding):
         self._advanced.set()
         mine = loaded is not None and self._owns(loaded.row)
         if loaded is not None and loaded.row.worker_id is None:
-            self._claim_wanted.set()  # not claimed before it was driven: now it is
+            self._claim_wanted.set()  # adopted in vain: somebody was faster, or it is claimed now
         if loaded is None or not mine:
             self._drop(run)
             return

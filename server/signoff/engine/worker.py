@@ -89,13 +89,14 @@ class Worker(Claiming):
         deadline = self._loop.time() + grace
         while (running := self._running()) and (left := deadline - self._loop.time()) > 0:
             await asyncio.wait(running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        held = [(run.id, run.epoch, list(run.tasks)) for run in self.active.values()]
+        under_way = {run.id: list(run.tasks) for run in self.active.values()}
         for attempt in self._running():
             attempt.cancel()
         await asyncio.gather(*self._running(), return_exceptions=True)
         while any(run.busy for run in self.active.values()):  # what attempts brought is written
             self._advanced.clear()
             await self._advanced.wait()
+        held = [(run.id, run.epoch, under_way.get(run.id, [])) for run in self.active.values() if run.adopted is None]
         for run in self.active.values():
             run.closing = True
         try:
