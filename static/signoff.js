@@ -87,9 +87,13 @@
     const full = count ? `(${count}) ${title}` : title;
     if (document.title !== full) document.title = full;
     const over = $("#decision-state")?.dataset.over;
-    for (const button of $$("#decide button")) {
-      button.disabled = Boolean(over) || button.form?.dataset.sent === "yes";
-      if (over) button.title = over; else button.removeAttribute("title");
+    // Not `disabled`: a button that somebody is on keeps the focus, and a screen reader can still read why it is off.
+    for (const button of $$("[data-decide] button")) {
+      if (!over === !button.hasAttribute("aria-disabled")) continue;
+      const said = (button.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => id && id !== "why");
+      if (over) { button.setAttribute("aria-disabled", "true"); said.push("why"); }
+      else button.removeAttribute("aria-disabled");
+      if (said.length) button.setAttribute("aria-describedby", said.join(" ")); else button.removeAttribute("aria-describedby");
     }
     markOpenStep();
     tick();
@@ -143,6 +147,7 @@
       const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
       if (!answer.ok) throw new Error(String(answer.status));
       dialog.innerHTML = await answer.text();
+      for (const box of $$("[data-shortcuts]", dialog)) box.checked = allowed();
       dialog.showModal();
       ($("textarea, select", dialog) ?? $("button", dialog))?.focus();
     } catch { location.href = link.href; }
@@ -183,9 +188,64 @@
     history.replaceState(null, "", address);
   });
 
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("button[aria-disabled='true']")) event.preventDefault();
+  });
+
+  /* The keyboard: single keys move, none of them decides ---------------------------------------------------------------- */
+  const SHORTCUTS = "signoff-shortcuts";
+  const allowed = () => { try { return localStorage.getItem(SHORTCUTS) !== "off"; } catch { return true; } };
+  const wide = matchMedia("(min-width: 1024px)");
+
+  function step(by) {
+    const links = $$(".inbox-row > a");
+    if (!links.length) return;
+    const at = links.indexOf(document.activeElement);
+    const open = links.findIndex((link) => link.getAttribute("aria-current") === "true");
+    const next = at >= 0 ? at + by : open >= 0 ? open + by : by > 0 ? 0 : links.length - 1;
+    const link = links[Math.max(0, Math.min(links.length - 1, next))];
+    link.focus();
+    link.scrollIntoView({ block: "nearest" });
+  }
+
+  function press(key) {
+    const desk = $("#desk");
+    const target = $(`#decide [data-key="${key}"], form#decide [data-key="${key}"]`);
+    if (!target || desk?.matches(".list-first") && !wide.matches) return;
+    target.focus();
+    target.scrollIntoView({ block: "nearest" });
+  }
+
+  const KEYS = {
+    j: () => step(1), k: () => step(-1), a: () => press("a"), r: () => press("r"),
+    n: () => ($("[data-next]") ?? nextRow())?.click(),
+    c: () => $("#comment")?.focus(),
+    u: () => $(".place-back")?.click(),
+    "/": () => ($("#find") ?? $(".top-search input"))?.focus(),
+    "?": () => $("[data-keyboard]")?.click(),
+  };
+  function nextRow() {
+    const rows = $$(".inbox-row[data-mine] > a");
+    const at = rows.findIndex((link) => link.getAttribute("aria-current") === "true");
+    return rows[at + 1] ?? rows.find((link) => link.getAttribute("aria-current") !== "true");
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const typing = event.target.closest?.("input:not([type='radio'], [type='checkbox']), textarea, select, [contenteditable]");
+    if (typing) { if (event.key === "Escape") typing.blur(); return; }
+    if (dialog?.open || !allowed() || !Object.hasOwn(KEYS, event.key)) return;
+    event.preventDefault();
+    KEYS[event.key]();
+  });
+  document.addEventListener("change", ({ target }) => {
+    if (!("shortcuts" in target.dataset)) return;
+    try { localStorage.setItem(SHORTCUTS, target.checked ? "on" : "off"); } catch { /* a browser that keeps nothing */ }
+  });
+
   /* Forms: sent once --------------------------------------------------------------------------------------------------- */
   document.addEventListener("submit", (event) => {
     const form = event.target;
+    if (event.submitter?.getAttribute("aria-disabled") === "true") { event.preventDefault(); return; }
     if (!("once" in form.dataset)) return;
     if (form.dataset.sent === "yes") { event.preventDefault(); return; }
     form.dataset.sent = "yes";
@@ -200,6 +260,7 @@
     settle();
   });
 
+  $(".inbox-row > a[aria-current]")?.scrollIntoView({ block: "nearest" });
   $("[data-autofocus]")?.focus();
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);
   else connect();

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from signoff.approvals.decide import D
-from signoff.approvals.eligibility import is_eligible, selectors, who_may_answer
+from signoff.approvals.eligibility import Find, Question, who_may_answer
 from signoff.approvals.questions import A
+from signoff.approvals.standing import D, finder, stands
 from signoff.engine.outcomes import R, Row
 from signoff.people.permissions import require
 from signoff.people.users import U
@@ -281,50 +281,56 @@ def _in_tab(tx: Tx, scope: Scope, tab: Tab, *, over: bool = False) -> sa.ColumnE
 
 
 def _waits_for(person: Person) -> sa.ColumnElement[bool]:
-    """Not asked of me: what I started where that excludes me, what I voted on, and what somebody else works on."""
-    voted = sa.exists().where(D.c.approval_id == A.c.id, D.c.person == person.actor, D.c.lapsed_at.is_(None))
-    return sa.and_(
-        sa.or_(A.c.not_requester.is_(False), A.c.requester.is_(None), A.c.requester != person.actor),
-        ~voted,
-        sa.or_(A.c.claimed_by.is_(None), A.c.claimed_by == person.actor),
-    )
+    """Not what somebody else works on."""
+    return sa.or_(A.c.claimed_by.is_(None), A.c.claimed_by == person.actor)
 
 
 # All that says who may answer, as one text: questions that agree in it are asked of the same people.
-_PUT: Final = (A.c.to, A.c.rule, A.c.exclude, A.c.frozen, A.c.changes)
-_PUT_TEXT: Final = sa.func.coalesce(A.c.to, "").concat(
-    sa.func.coalesce(A.c.rule, "").concat("\n").concat(sa.func.coalesce(A.c.exclude, "")).concat("\n")
-    .concat(sa.func.coalesce(A.c.frozen, "")).concat("\n").concat(sa.func.coalesce(A.c.changes, ""))
-)  # fmt: skip
+_BARRED: Final = sa.case((A.c.not_requester, A.c.requester), else_=None)
+_PUT: Final = (A.c.to, A.c.rule, A.c.exclude, A.c.frozen, A.c.changes, A.c.not_requester, _BARRED.label("requester"))
 
 
-def _voted_on() -> sa.ColumnElement[bool]:
-    return sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None))
+def _put_text() -> sa.ColumnElement[str]:
+    text: sa.ColumnElement[str] = A.c.to
+    for column in (A.c.rule, A.c.exclude, A.c.frozen, A.c.changes, _BARRED):
+        text = text.concat("\n").concat(sa.func.coalesce(column, ""))
+    return text
+
+
+_PUT_TEXT: Final = _put_text()
+
+
+def _ways(tx: Tx, which: Iterable[sa.ColumnElement[bool]]) -> list[Row]:
+    """The different ways in which questions are put."""
+    return list(tx.conn.execute(sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which).distinct()))
 
 
 def _put_to(tx: Tx, scope: Scope, person: Person, over: bool = False) -> sa.ColumnElement[bool]:
-    which = (A.c.tenant_id == scope.tenant_id,) if over else is_open(tx, scope)
-    ways = sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which, ~_voted_on()).distinct()
-    texts = [row.text for row in tx.conn.execute(ways) if may_fill_a_place(person, row, ())]
-    voted = list(tx.conn.execute(sa.select(A).where(*is_open(tx, scope), _voted_on())))
+    """Questions that have a place which the person could fill; of those that are over, all that were put to them."""
+    find = finder(tx, scope.tenant_id)
+    if over:
+        ways = _ways(tx, [A.c.tenant_id == scope.tenant_id])
+        return _PUT_TEXT.in_([row.text for row in ways if Question.of(row).may(person, find)])
+    voted_on = sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None))
+    texts = [row.text for row in _ways(tx, [*is_open(tx, scope), ~voted_on]) if _has_place(person, find, row, ())]
+    voted = list(tx.conn.execute(sa.select(A).where(*is_open(tx, scope), voted_on)))
     votes = _votes(tx, [row.id for row in voted])
-    ids = [row.id for row in voted if may_fill_a_place(person, row, votes.get(row.id, ()))]
-    return sa.or_(sa.and_(_PUT_TEXT.in_(texts), ~_voted_on()), A.c.id.in_(ids))
+    ids = [row.id for row in voted if _has_place(person, find, row, votes[row.id])]
+    return sa.or_(sa.and_(_PUT_TEXT.in_(texts), ~voted_on), A.c.id.in_(ids))
+
+
+def _has_place(person: Person, find: Find, put: Row, votes: Sequence[Row]) -> bool:
+    standing = stands(put, votes)
+    return standing.question.may(person, find) and standing.seat(person, find) is not None
 
 
 def _put_to_groups(tx: Tx, scope: Scope, person: Person, over: bool) -> sa.ColumnElement[bool]:
-    which = (A.c.tenant_id == scope.tenant_id,) if over else is_open(tx, scope)
-    ways = sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which).distinct()
-    return _PUT_TEXT.in_([row.text for row in tx.conn.execute(ways) if groups_named(row) & person.groups])
+    ways = _ways(tx, [A.c.tenant_id == scope.tenant_id] if over else is_open(tx, scope))
+    return _PUT_TEXT.in_([row.text for row in ways if _groups_named(row) & person.groups])
 
 
-def may_fill_a_place(person: Person, put: Row, votes: Sequence[Row]) -> bool:
-    """Whether the question, put so and with these votes, has a place that the person could fill."""
-    return is_eligible(person, selectors(put.to))
-
-
-def groups_named(put: Row) -> set[str]:
-    return {item.name for item in selectors(put.to) if isinstance(item, Group)}
+def _groups_named(put: Row) -> set[str]:
+    return {item.name for item in Question.of(put).named if isinstance(item, Group)}
 
 
 def _votes(tx: Tx, approvals: Sequence[int]) -> dict[int, list[Row]]:
@@ -351,6 +357,7 @@ def _lines(tx: Tx, scope: Scope, found: Sequence[Row]) -> list[InboxRow]:
 
 def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine: bool) -> InboxRow:
     late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now
+    standing = stands(row, votes)
     return InboxRow(
         id=row.public_id,
         run=row.run,
@@ -360,7 +367,7 @@ def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine
         requester=row.requester,
         requester_name=names.get(row.requester, row.requester),
         business_key=row.business_key,
-        who=who_may_answer(selectors(row.to)),
+        who=who_may_answer(standing.question.asked),
         state="expired" if late else row.state,
         created_at=row.created_at,
         due_at=row.due_at,
@@ -368,7 +375,7 @@ def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine
         closed_at=row.timeout_at if late else row.closed_at,
         decided_by=row.decided_by,
         decided_name=names.get(row.decided_by, row.decided_by),
-        progress="",
+        progress=standing.progress.text if standing.progress.need > 1 else "",
         claimed_by=row.claimed_by,
         claimed_name=names.get(row.claimed_by, row.claimed_by),
         stuck=row.stuck,

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from signoff.approvals.body import render_body
-from signoff.approvals.decide import D, check
-from signoff.approvals.eligibility import selectors, who_may_answer
+from signoff.approvals.decide import check
+from signoff.approvals.eligibility import who_may_answer
+from signoff.approvals.inbox import DEF, business_key, names_of
 from signoff.approvals.questions import REASONS, A
+from signoff.approvals.standing import D, standing_of
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import nameable
 from signoff.people.chain import LEDGER
 from signoff.people.permissions import require
 from signoff.people.users import U
 from signoff.store.scope import Scope
-from signoff.store.tables import Definition
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound, Refused
-
-DEF = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why the person who looks may not answer: a fixed word and a sentence."""
+    """Why the person who looks may not do something: a fixed word and a sentence."""
 
     reason: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OptionView:
+    """An outcome in the author's words. `schema` is its own form, `value` its answer where it has none."""
+
+    name: str
+    label: str
+    consequence: str = ""
+    rejects: bool = False
+    reason: bool = False  # a comment must say why
+    style: str | None = None  # primary, danger
+    schema: dict[str, Any] | None = None
+    has_value: bool = False
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,20 @@ class DecisionView:
     comment: str | None
     revision: int
     ledger_id: int
+    option: str | None = None
+    rejects: bool = False
+    on_behalf_of: str | None = None
+    lapsed: bool = False  # the question changed afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressView:
+    """How far the rule has come. `waits_for`: whose decisions are missing, in words."""
+
+    have: int
+    need: int
+    text: str  # "1 of 2"
+    waits_for: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +83,48 @@ class ApprovalView:
     id: str
     run: str
     workflow: str
+    business_key: str | None
     step_no: int
     ask: str
     title: str
     body_html: str  # sanitised
     facts: dict[str, Any]
+    facts_json: str  # as it was written, for showing it as it is
     schema: dict[str, Any]
+    options: list[OptionView]
     sensitive: bool
     to: list[dict[str, str]]
     who: str  # "anyone in finance or ana@example.org"
+    kept_from: str  # whom it is kept from, in words; empty: nobody
+    not_requester: bool
     requester: str | None
+    requester_name: str | None
     state: str  # open, decided, expired, closed
     created_at: datetime
     due_at: datetime | None
     timeout_at: datetime | None
     closed_at: datetime | None
     closed_because: str | None
+    on_timeout: str | None  # default, raise, cancel_run
+    fallback: Any  # the answer that is taken when the time is over
+    reminders: list[datetime]  # still to come
+    escalate_at: datetime | None  # still to come
+    extend: float | None  # seconds of the one-click extension
+    claim: str  # none, optional, required
+    claimed_by: str | None
+    claimed_name: str | None
+    claimed_at: datetime | None
+    stuck: str | None  # nobody, only_requester
     revision: int
     content_hash: str
-    decision: DecisionView | None
+    decisions: list[DecisionView]  # in the order in which they were given
+    progress: ProgressView
     why_not: Why | None
+
+    @property
+    def decision(self) -> DecisionView | None:
+        """The last decision that counts."""
+        return next((one for one in reversed(self.decisions) if not one.lapsed), None)
 
 
 def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
@@ -98,7 +148,7 @@ def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
 
 def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:
     query = (
-        sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow"))
+        sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow"), business_key().label("business_key"))
         .join(R, R.c.id == A.c.run_id)
         .join(DEF, DEF.c.id == R.c.definition_id)
         .where(A.c.tenant_id == scope.tenant_id, which)
@@ -108,51 +158,79 @@ def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:
 
 
 def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
-    state = row.state
-    if state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now:
-        state = "expired"
+    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now
+    state = "expired" if late else row.state
+    names = names_of(tx, (row.requester, row.claimed_by))
+    reminders = json.loads(row.reminders) if row.reminders else []
+    standing = standing_of(tx, row)
+    now = standing.progress
     return ApprovalView(
         id=row.public_id,
         run=row.run,
         workflow=row.workflow,
+        business_key=row.business_key,
         step_no=row.step_no,
         ask=row.ask,
         title=row.title,
         body_html=render_body(row.body),
         facts=json.loads(row.facts),
+        facts_json=row.facts,
         schema=json.loads(row.schema),
+        options=[_option(raw) for raw in json.loads(row.options or "[]")],
         sensitive=row.sensitive,
         to=json.loads(row.to),
-        who=who_may_answer(selectors(row.to)),
+        who=who_may_answer(standing.question.asked),
+        kept_from=who_may_answer(standing.question.exclude) if standing.question.exclude else "",
+        not_requester=row.not_requester,
         requester=row.requester,
+        requester_name=names.get(row.requester, row.requester),
         state=state,
         created_at=row.created_at,
         due_at=row.due_at,
         timeout_at=row.timeout_at,
-        closed_at=row.closed_at,
-        closed_because=REASONS.get("expired" if state == "expired" else row.closed_reason or ""),
+        closed_at=row.timeout_at if late else row.closed_at,
+        closed_because=REASONS.get("expired" if late else row.closed_reason or ""),
+        on_timeout=row.on_timeout,
+        fallback=json.loads(row.fallback) if row.fallback else None,
+        reminders=[row.created_at + timedelta(seconds=after) for after in reminders[row.reminded :]],
+        escalate_at=row.escalate_at if row.escalated_at is None and row.escalate_to else None,
+        extend=row.extend,
+        claim=row.claim,
+        claimed_by=row.claimed_by,
+        claimed_name=names.get(row.claimed_by, row.claimed_by),
+        claimed_at=row.claimed_at,
+        stuck=row.stuck if state == "open" else None,
         revision=row.revision,
         content_hash=row.content_hash,
-        decision=_decision(tx, row),
+        decisions=_decisions(tx, row),
+        progress=ProgressView(now.have, now.need, now.text, now.waits_for),
         why_not=_why_not(tx, scope, row),
     )
 
 
-def _decision(tx: Tx, approval: Row) -> DecisionView | None:
+def _option(raw: dict[str, Any]) -> OptionView:
+    return OptionView(
+        raw["name"], raw["label"], raw.get("consequence", ""), raw.get("rejects", False), raw.get("reason", False),
+        raw.get("style"), raw.get("schema"), "value" in raw, raw.get("value"),
+    )  # fmt: skip
+
+
+def _decisions(tx: Tx, approval: Row) -> list[DecisionView]:
     query = (
-        sa.select(D.c.person, U.c.name, D.c.at, D.c.via, LEDGER.c.content, D.c.comment, D.c.revision, D.c.ledger_id)
+        sa.select(D, U.c.name, LEDGER.c.content)
         .join(LEDGER, LEDGER.c.id == D.c.ledger_id)
         .outerjoin(U, U.c.email == D.c.person)
         .where(D.c.approval_id == approval.id)
+        .order_by(D.c.id)
     )
-    row = tx.conn.execute(query).first()
-    if row is None:
-        return None
     # The ledger has the answer as it was given and without its secrets; the decision has it as the run gets it.
-    answer = json.loads(row.content)["answer"]
-    return DecisionView(
-        row.person, row.name or row.person, row.at, row.via, answer, row.comment, row.revision, row.ledger_id
-    )
+    return [
+        DecisionView(
+            row.person, row.name or row.person, row.at, row.via, json.loads(row.content).get("answer"), row.comment,
+            row.revision, row.ledger_id, row.option, row.rejects, row.on_behalf_of, row.lapsed_at is not None,
+        )
+        for row in tx.conn.execute(query)
+    ]  # fmt: skip
 
 
 def _why_not(tx: Tx, scope: Scope, approval: Row) -> Why | None:

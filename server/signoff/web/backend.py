@@ -50,8 +50,14 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
+    """A page of a tab. `fresh`: how many rows came while it was looked at."""
+
     rows: list[boxes.InboxRow]
-    total: int
+    counts: Mapping[str, int]
+    workflows: list[str]
+    after: str | None = None
+    newest: int = 0
+    fresh: int = 0
 
 
 class Backend:
@@ -215,9 +221,13 @@ class Backend:
 
     # -- approvals
 
-    async def inbox(self, scope: Scope) -> Inbox:
-        require(scope, "approval.view")
-        return await self.store.read(_inbox, scope)
+    async def inbox(self, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, after: str | None) -> Inbox:
+        return await self.store.read(_inbox, scope, tab, filters, q, after)
+
+    async def watch_inbox(
+        self, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, seen: Sequence[str], newest: int
+    ) -> Inbox:
+        return await self.store.read(_watch_inbox, scope, tab, filters, q, seen, newest)
 
     async def badge(self, scope: Scope) -> int:
         return await self.store.read(boxes.badge, scope)
@@ -225,9 +235,20 @@ class Backend:
     async def approval(self, scope: Scope, approval: str) -> approvals.ApprovalView:
         return await self.store.read(approvals.approval_view, scope, approval)
 
-    async def decide(self, scope: Scope, approval: str, answer: Any, *, revision: int | None, via: str) -> gate.Receipt:
+    async def decide(
+        self, scope: Scope, approval: str, answer: Any, *, revision: int | None, via: str,
+        option: str | None = None, comment: str | None = None,
+    ) -> gate.Receipt:  # fmt: skip
         return await gate.decide_through(
-            self.store, scope, approval, answer, revision=revision, via=via, registry=self.registry
+            self.store,
+            scope,
+            approval,
+            answer,
+            revision=revision,
+            via=via,
+            option=option,
+            comment=comment,
+            registry=self.registry,
         )
 
     # -- live
@@ -293,8 +314,16 @@ def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views
     return views.run_view(tx, scope, run), found[0], logs
 
 
-def _inbox(tx: Tx, scope: Scope) -> Inbox:
-    return Inbox(boxes.inbox(tx, scope).rows, boxes.badge(tx, scope))
+def _inbox(tx: Tx, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, after: str | None) -> Inbox:
+    page = boxes.inbox(tx, scope, tab, filters, q, after, ROWS)
+    return Inbox(page.rows, boxes.counts(tx, scope), boxes.workflows(tx, scope, tab), page.after, page.newest)
+
+
+def _watch_inbox(
+    tx: Tx, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, seen: Sequence[str], newest: int
+) -> Inbox:
+    rows, fresh = boxes.watch(tx, scope, tab, filters, q, seen, newest)
+    return Inbox(rows, boxes.counts(tx, scope), [], newest=newest, fresh=fresh)
 
 
 def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str | None) -> None:

@@ -166,15 +166,34 @@ def browser(agent: str | None) -> str:
     return f"{name} on {system}" if system else sentence(name).rstrip(".")
 
 
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+def relayout(text: str) -> str:
+    """JSON text with line breaks and indents, each value just as it was written: no number is read and written anew."""
+    lines, depth, before = [""], 0, ""
+    for token in _JSON_TOKEN.findall(text):
+        if token in ("}", "]"):
+            depth -= 1
+        if before == "," or (before in ("{", "[")) != (token in ("}", "]")):
+            lines.append("  " * depth)
+        lines[-1] += json.dumps(json.loads(token), ensure_ascii=False) if token[0] == '"' else token
+        lines[-1] += " " if token == ":" else ""
+        depth += token in ("{", "[")
+        before = token
+    return "\n".join(lines)
+
+
 def pretty(value: Any) -> str:
     """JSON (as text or as a value) laid out for reading; text that is no JSON stays as it is."""
     if value is None:
         return "null"
     if isinstance(value, str):
         try:
-            return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+            json.loads(value)
         except ValueError:
             return value
+        return relayout(value)
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
@@ -190,7 +209,7 @@ def plain(value: Any) -> str:
         case int():
             return f"{value:,}" if abs(value) >= 10_000 else str(value)
         case float():
-            return f"{value:,.2f}" if abs(value) >= 1000 else f"{value:g}"
+            return f"{value:,}".removesuffix(".0")
         case str():
             return value
         case list() if all(not isinstance(item, list | dict) for item in value):

@@ -10,10 +10,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from signoff.approvals.inbox import SOON
 from signoff.resources import static_dir, templates_dir
 from signoff.web import say
 from signoff.web.addresses import segment
-from signoff.web.wording import doing, problem_words, step_note, step_state, told, tone
+from signoff.web.wording import coming_up, doing, problem_words, step_note, step_state, timed_out, told, tone
 
 EVENT_WORDS = {"created": "not sent yet", "buffered": "waiting", "consumed": "taken", "set_aside": "did not fit"}
 
@@ -45,11 +46,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    env.globals.update(asset=asset, status_words=say.STATUS_WORDS, kind_words=say.KIND_WORDS, event_words=EVENT_WORDS)
+    env.globals.update(
+        asset=asset, soon=SOON, status_words=say.STATUS_WORDS, kind_words=say.KIND_WORDS, event_words=EVENT_WORDS
+    )
     env.filters.update(
         blocked_words=lambda blocked: blocked.get("message", "The code no longer matches what was recorded."),
         browser=say.browser,
         clock=say.clock,
+        coming_up=coming_up,
         compact=lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str),
         count=say.count,
         doing=doing,
@@ -69,6 +73,7 @@ def environment() -> Environment:
         short=_short,
         step_note=step_note,
         step_state=step_state,
+        timed_out=timed_out,
         told=told,
         tone=tone,
         words=say.words,

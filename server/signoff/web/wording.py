@@ -229,3 +229,30 @@ def problem_words(problem: Any) -> str:
         else:
             lines.append(str(item))
     return "; ".join(lines)
+
+
+_AT_THE_END = {
+    "default": "the answer is taken as given in advance",
+    "raise": "the run goes on without an answer",
+    "cancel_run": "the run is canceled",
+}
+
+
+def coming_up(item: Any) -> list[tuple[str, str, datetime]]:
+    """What a question is known to bring by itself, in order of time: a sign, words, and when."""
+    if item.state != "open":
+        return []
+    known = [("clock", "Reminder", moment) for moment in item.reminders]
+    if item.due_at is not None:
+        known.append(("clock", "Due", item.due_at))
+    if item.escalate_at is not None:
+        known.append(("people", "Others are asked too", item.escalate_at))
+    if item.timeout_at is not None:
+        known.append(("canceled", f"Closes: {_AT_THE_END[item.on_timeout or 'raise']}", item.timeout_at))
+    return sorted(known, key=lambda line: line[2])
+
+
+def timed_out(item: Any) -> str:
+    """What happened when nobody answered in time."""
+    return say.sentence(_AT_THE_END[item.on_timeout or "raise"].replace("is taken", "was taken").replace(
+        "goes on", "went on").replace("is canceled", "was canceled"))  # fmt: skip

@@ -1,0 +1,191 @@
+"""The page of one question: what is asked, what each answer does, the form, and what became of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Response, get, post
+from litestar.params import FromPath
+from markupsafe import Markup
+
+from signoff.approvals.inbox import InboxRow
+from signoff.approvals.views import ApprovalView, DecisionView
+from signoff.web import forms, say
+from signoff.web.addresses import name_of
+from signoff.web.backend import Inbox
+from signoff.web.pages import (
+    AnyRequest,
+    backend_of,
+    badge_of,
+    fragment,
+    redirect,
+    render,
+    scope_of,
+    send_fragment,
+)  # fmt: skip
+from signoff.web.pages.choices import Choice, choices_of, chosen, told
+from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
+from signoff.workflow.errors import Refused
+
+HISTORY = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an answer was not taken, and what the person had before them when they sent it."""
+
+    http: int
+    text: str = ""
+    revision: int | None = None
+
+
+@get("/approvals")
+async def inbox_page(request: AnyRequest) -> Response[Any]:
+    """The list; on wide screens with its first question beside it, so that it can be answered at once."""
+    asked = Asked.of(request)
+    inbox = await read_list(request, asked)
+    if not inbox.rows:
+        return await _render(request, asked, inbox, "", {"item": None})
+    item = await backend_of(request).approval(scope_of(request), inbox.rows[0].id)
+    return await _page(request, asked, inbox, item, choices_of(item), of_list=True)
+
+
+@get("/approvals/{approval:str}")
+async def approval_page(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
+    asked = Asked.of(request)
+    item = await backend_of(request).approval(scope_of(request), name_of(approval))
+    return await _page(request, asked, await read_list(request, asked), item, choices_of(item))
+
+
+@get("/approvals/{approval:str}/state")
+async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
+    """What became of the question while the page was open; what was typed there stays."""
+    asked = Asked.of(request)
+    item = await backend_of(request).approval(scope_of(request), name_of(approval))
+    seen = request.query_params.get("revision", "")
+    revision = int(seen) if seen.isdecimal() else item.revision
+    following = None
+    if item.state != "open":
+        following = next_of((await read_list(request, asked)).rows, item.id)
+    return send_fragment(request, _state(request, asked, item, revision, following, live=True))
+
+
+@post("/approvals/{approval:str}")
+async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
+    backend, scope, name, asked = backend_of(request), scope_of(request), name_of(approval), Asked.of(request)
+    sent = await read_form(request)
+    item = await backend.approval(scope, name)
+    choices = choices_of(item)
+    choice = chosen(choices, _last(sent, "option"))
+    answer = choice.read(sent) if choice is not None else forms.MISSING
+    revision = int(_last(sent, "revision")) if _last(sent, "revision").isdecimal() else 0
+    asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))
+    if item.why_not is None and (choice is None or answer is forms.MISSING):
+        return await _page(request, asked, await read_list(request, asked), item, choices, problem=Problem(422))
+    following = next_of((await read_list(request, asked)).rows, name) if asked.next else None
+    try:
+        await backend.decide(
+            scope, name, None if answer is forms.MISSING else answer, revision=revision, via="page",
+            option=choice.option if choice is not None else None, comment=_last(sent, "comment").strip() or None,
+        )  # fmt: skip
+    except Refused as refusal:
+        item = await backend.approval(scope, name)
+        if _sent_twice(item, scope.actor, choice, answer):
+            return redirect(asked.item(name))
+        problem = Problem(int(refusal.to_problem()["status"]), say.sentence(refusal.message), revision)
+        if refusal.reason == "form":
+            problem = Problem(422)
+            if choice is not None:
+                choice.blame(refusal)
+        return await _page(request, asked, await read_list(request, asked), item, choices, problem=problem)
+    if following is not None:
+        return redirect(asked.item(following.id, receipt=name))
+    return redirect(asked.item(name))
+
+
+async def read_form(request: AnyRequest) -> dict[str, list[str]]:
+    sent: dict[str, list[str]] = defaultdict(list)
+    for key, value in (await request.form()).multi_items():
+        if isinstance(value, str):
+            sent[key].append(value)
+    return sent
+
+
+def _last(sent: Mapping[str, Sequence[str]], name: str) -> str:
+    return (sent.get(name) or [""])[-1]
+
+
+def _sent_twice(item: ApprovalView, actor: str, choice: Choice | None, answer: Any) -> bool:
+    """Whether just this answer of this person was taken already: a second press of the button is no error."""
+    mine = next((one for one in item.decisions if one.person == actor and not one.lapsed), None)
+    if mine is None or choice is None or answer is forms.MISSING or mine.option != choice.option:
+        return False
+    return choice.form.told(answer) == choice.form.told(mine.answer)
+
+
+async def _page(
+    request: AnyRequest,
+    asked: Asked,
+    inbox: Inbox,
+    item: ApprovalView,
+    choices: list[Choice],
+    *,
+    problem: Problem | None = None,
+    of_list: bool = False,
+) -> Response[Any]:
+    backend, scope = backend_of(request), scope_of(request)
+    before = await backend.steps_before(scope, item.run, item.step_no, HISTORY) if item.step_no else []
+    history = [step for step in before if step.retired_in is None and step.no < item.step_no]
+    receipt = request.query_params.get("receipt")
+    former = await backend.approval(scope, receipt) if receipt else None
+    following = next_of(inbox.rows, item.id)
+    seen = item.revision if problem is None or problem.revision is None else problem.revision
+    return await _render(request, asked, inbox, item.id, {
+        "item": item, "choices": choices, "history": history, "following": following,
+        "problem": problem, "kept": problem is not None and item.why_not is not None, "of_list": of_list,
+        "state": _state(request, asked, item, seen, following),
+        "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
+    }, http=200 if problem is None else problem.http)  # fmt: skip
+
+
+async def _render(
+    request: AnyRequest, asked: Asked, inbox: Inbox, current: str, values: dict[str, Any], *, http: int = 200
+) -> Response[Any]:
+    return render(
+        request, "approvals/page.html", http=http, place="inbox", badge=await badge_of(request), asked=asked,
+        rows=list_of(request, asked, inbox, current), items=inbox.rows, chips=chips_of(asked, inbox.workflows),
+        **{"of_list": True, **values},
+    )  # fmt: skip
+
+
+def _state(
+    request: AnyRequest,
+    asked: Asked,
+    item: ApprovalView,
+    seen: int,
+    following: InboxRow | None,
+    *,
+    live: bool = False,
+) -> Markup:
+    scope = scope_of(request)
+    over = ""
+    if item.why_not is not None:
+        over = say.sentence(item.why_not.text)
+    elif seen != item.revision:
+        over = "The question changed after you opened it."
+    decided = [(one, told(item, one)) for one in item.decisions if not one.lapsed]
+    return fragment(
+        request, "approvals/_state.html", item=item, asked=asked, seen=seen, over=over, following=following,
+        decided=decided, actor=scope.actor, live=live,
+    )  # fmt: skip
+
+
+def _lines(item: ApprovalView, actor: str) -> list[tuple[str, str]]:
+    mine: DecisionView | None = next((one for one in item.decisions if one.person == actor and not one.lapsed), None)
+    return told(item, mine) if mine is not None else []
+
+
+HANDLERS = [inbox_page, approval_page, approval_state, decide]
