@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import types
@@ -10,6 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from signoff.workflow.errors import FieldError, InvalidInput, RegistrationError, Undecodable
+from signoff.workflow.schemas import schemas_of
+from signoff.workflow.tagged import MARK
 from signoff.workflow.values import MISSING, ValueCodec, decode, dump, encode, json_schema, parse, value_codec
 
 __all__ = ["MISSING", "Codec", "ValueCodec", "decode", "dump", "encode", "json_schema", "parse", "value_codec"]
@@ -203,14 +206,29 @@ class Codec:
         return self.result.has_secret
 
     def args_schema(self) -> dict[str, Any]:
-        """JSON schema of the args as one object."""
-        properties = {name: codec.json_schema() for name, codec in self.parameters.items()}
-        return {
+        """JSON schema of the args as one object, with the defaults that JSON can carry."""
+        adapters = {name: codec.adapter for name, codec in self.parameters.items() if codec.adapter is not None}
+        found, shared = schemas_of(adapters)
+        properties = {name: self._with_default(name, found.get(name, {})) for name in self.parameters}
+        schema = {
             "type": "object",
             "properties": properties,
             "required": sorted(self._required),
             "additionalProperties": False,
         }
+        return {**schema, "$defs": shared} if shared else schema
+
+    def _with_default(self, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+        parameter, codec = self.signature.parameters[name], self.parameters[name]
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            return {**schema, "default": [] if parameter.kind is parameter.VAR_POSITIONAL else {}}
+        if parameter.default is MISSING or codec.has_secret:
+            return schema
+        with contextlib.suppress(InvalidInput):  # a default that its own annotation refuses is not shown
+            value = parse(codec.encode(parameter.default))
+            if not (isinstance(value, dict) and MARK in value):
+                return {**schema, "default": value}
+        return schema
 
 
 def _inside(name: str, error: InvalidInput | Undecodable) -> list[FieldError]:

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 from signoff.workflow.errors import FieldError, InvalidInput, RegistrationError, Undecodable
+from signoff.workflow.schemas import schema_of
 from signoff.workflow.tagged import MARK, Unencodable, class_key, pack, same, sort_sets, unpack
 
 MISSING: Any = inspect.Parameter.empty
@@ -191,8 +192,12 @@ class ValueCodec:
         except Undecodable as error:
             raise InvalidInput("the value does not fit", error.fields or [FieldError((), error.message)]) from error
 
+    @property
+    def adapter(self) -> TypeAdapter[Any] | None:
+        return self._adapter
+
     def json_schema(self) -> dict[str, Any]:
-        return {} if self._adapter is None else self._adapter.json_schema()
+        return {} if self._adapter is None else schema_of(self._adapter)
 
     def _decode_marked(self, raw: Any) -> Any:
         value = unpack(raw[MARK], self.facts.classes)
