@@ -4,15 +4,27 @@ import enum
 import json
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    NaiveDatetime,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from signoff.approvals.json_schema import check_schema, redact
+from signoff.workflow.codec import value_codec
 
 
 class Color(enum.Enum):
@@ -104,6 +116,93 @@ BAD: list[tuple[Any, Any, set[tuple[str | int, ...]]]] = [
     (int, True, {()}),
     (Literal[1, 2], True, {()}),
 ]
+
+
+class Wolf(BaseModel):
+    kind: Literal["wolf"]
+
+
+class Numbered(BaseModel):
+    kind: Literal[1]
+
+
+Beast = Annotated[Cat | Wolf | Numbered, Field(discriminator="kind")]
+Money = Annotated[Decimal, Field(ge=Decimal("0.1"), lt=100, decimal_places=2, max_digits=4)]
+Code = Annotated[str, Field(pattern="^[a-z]+$")]
+
+# With what `workflow.schemas` adds: as questions carry it.
+EXACT: list[tuple[Any, Any, bool]] = [
+    (Money, "0.10", True),
+    (Money, "99.99", True),
+    (Money, 0.1, True),
+    (Money, "0.09", False),
+    (Money, "100", False),
+    (Money, "1.001", False),
+    (Money, "1e1", True),
+    (Money, "much", False),
+    (Money, "NaN", False),
+    (Annotated[Decimal, Field(multiple_of=Decimal("0.05"))], "1.15", True),
+    (Annotated[Decimal, Field(multiple_of=Decimal("0.05"))], "1.16", False),
+    (Annotated[float, Field(multiple_of=0.1)], 0.3, True),
+    (Annotated[int, Field(multiple_of=7)], 7 * 10**40, True),
+    (Annotated[int, Field(multiple_of=7)], 7 * 10**40 + 1, False),
+    (float | str, "much", True),
+    (Decimal | Literal["all"], "all", True),
+    (Decimal | Literal["all"], "1.5", True),
+    (Decimal | Literal["all"], "some", False),
+    (AwareDatetime, "2026-01-31T10:00:00Z", True),
+    (AwareDatetime, "2026-01-31T10:00:00", False),
+    (NaiveDatetime, "2026-01-31T10:00:00", True),
+    (NaiveDatetime, "2026-01-31T10:00:00+01:00", False),
+    (timedelta, "PT2H", True),
+    (timedelta, "P1W2X", False),
+    (date | Color, "2026-01-31", True),
+    (date | Color, "blue", True),
+    (date | Color, "green", False),
+    (Beast, {"kind": "wolf"}, True),
+    (Beast, {"kind": 1}, True),
+    (Beast, {"kind": "1x"}, False),
+    (Beast, {"kind": ["wolf"]}, False),
+    (Beast, {}, False),
+    (tuple[int, str, date], [1, "a", "2026-01-31"], True),
+    (tuple[int, str, date], [1, "a", "2026-01-32"], False),
+    (tuple[int, str, date], [1, "a"], False),
+    (dict[Color, int], {"red": 1}, True),
+    (dict[Color, int], {"green": 1}, False),
+    (dict[Code, int], {"abc": 1}, True),
+    (dict[Code, int], {"abc": "x"}, False),
+    (Annotated[dict[str, int], Field(min_length=1)], {}, False),
+    (HttpUrl, "https://example.org/x", True),
+    (HttpUrl, "nowhere", False),
+    (IPv4Address, "10.0.0.1", True),
+    (IPv4Address, "10.0.0.256", False),
+    (Literal[True], True, True),
+    (Literal[True], False, False),
+    (set[int], [1, 2, 1], False),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "fits"), EXACT, ids=str)
+def test_without_the_type_the_schema_judges_as_it_does(annotation: Any, value: Any, fits: bool) -> None:
+    codec = value_codec(annotation)
+    assert (check_schema(value, codec.json_schema()) == []) is fits
+    if annotation != set[int]:  # which takes a duplicate, and drops it
+        try:
+            TypeAdapter(annotation).validate_json(json.dumps(value))
+        except ValidationError:
+            assert not fits
+        else:
+            assert fits
+
+
+def test_a_pattern_costs_no_more_time_than_the_text_is_long() -> None:
+    schema = TypeAdapter(Annotated[str, Field(pattern="^(a+)+$")]).json_schema()
+    assert check_schema("a" * 5000 + "!", schema) != []
+
+
+def test_secrets_under_a_pattern_of_names_are_redacted() -> None:
+    schema = TypeAdapter(dict[Code, SecretStr]).json_schema()
+    assert redact({"abc": "hidden"}, schema) == {"abc": "[redacted]"}
 
 
 def schema_of(annotation: Any) -> dict[str, Any]:

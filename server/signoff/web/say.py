@@ -109,6 +109,11 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def ordinal(number: int) -> str:
+    spoken = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth")
+    return spoken[number - 1] if 1 <= number <= len(spoken) else f"Number {number}"
+
+
 def words(name: str) -> str:
     """A field or function name as a label: `ship_by_date` and `shipByDate` become `Ship by date`."""
     text = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name).replace("_", " ").replace("-", " ").strip()
