@@ -221,11 +221,14 @@ def _check_decimal(value: str, schema: dict[str, Any], loc: Loc) -> Iterator[Fie
         yield FieldError(loc, "must be a number", value)
         return
     yield from _check_number(number, schema, loc)
-    _, digits, exponent = number.normalize().as_tuple()
-    places = max(-int(exponent), 0)
+    _, digits, power = number.as_tuple()
+    exponent = int(power)
+    while exponent < 0 and len(digits) > 1 and digits[-1] == 0:  # zeros at the end count for nothing
+        digits, exponent = digits[:-1], exponent + 1
+    places = max(-exponent, 0)
     if places > schema.get("decimalPlaces", math.inf):
         yield FieldError(loc, f"must have no more than {schema['decimalPlaces']} decimal places", value)
-    elif max(len(digits) + max(int(exponent), 0), places) > schema.get("maxDigits", math.inf):
+    elif max(len(digits) + max(exponent, 0), places) > schema.get("maxDigits", math.inf):
         yield FieldError(loc, f"must have no more than {schema['maxDigits']} digits", value)
 
 
@@ -235,7 +238,7 @@ def _check_number(value: float | Decimal, schema: dict[str, Any], loc: Loc) -> I
         if key in schema and fails(exact, _decimal(schema[key])):
             yield FieldError(loc, f"must be {words} {schema[key]}", value)
     step = schema.get("multipleOf")
-    if step and not _is_multiple(exact, _decimal(step), isinstance(value, float)):
+    if step and not _is_multiple(value, step):
         yield FieldError(loc, f"must be a multiple of {step}", value)
 
 
@@ -244,10 +247,14 @@ def _decimal(value: float | Decimal) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
-def _is_multiple(value: Decimal, step: Decimal, binary: bool) -> bool:
+def _is_multiple(value: float | Decimal, step: float) -> bool:
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    exact, unit = _decimal(value), _decimal(step)
     try:
         # A float may lie beside what was meant by a hair.
-        return abs(value / step - round(value / step)) < Decimal("1e-9") if binary else value % step == 0
+        hair = Decimal("1e-9") if isinstance(value, float) else Decimal(0)
+        return abs(exact / unit - round(exact / unit)) <= hair if hair else exact % unit == 0
     except InvalidOperation:  # so many digits between them that none of them says
         return True
 
