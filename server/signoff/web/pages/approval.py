@@ -80,6 +80,8 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     item = await backend.approval(scope, name)
     choices = choices_of(item)
     choice = chosen(choices, _last(sent, "option"))
+    if choice is not None and choice.edit(sent):
+        return await _page(request, asked, await read_list(request, asked), item, choices)
     answer = choice.read(sent) if choice is not None else forms.MISSING
     revision = int(_last(sent, "revision")) if _last(sent, "revision").isdecimal() else 0
     asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))

@@ -39,7 +39,7 @@ class Choice:
 
     @property
     def has_fields(self) -> bool:
-        return any(item.kind != "const" for item in self.form.fields)
+        return any(item.kind not in ("const", "hidden") for item in self.form.fields)
 
     @property
     def failed(self) -> bool:
@@ -54,6 +54,13 @@ class Choice:
             self.reason_errors = ["Say why."]
             return forms.MISSING
         return answer
+
+    def edit(self, sent: Mapping[str, Sequence[str]]) -> bool:
+        """Whether only a row was added or removed, and nothing is to be read yet."""
+        if not self.form.edit(sent):
+            return False
+        self.open, self.reason = True, (sent.get("comment") or [""])[-1]
+        return True
 
     def blame(self, refusal: Refused) -> None:
         own = [item for item in refusal.fields if tuple(item.loc) == ("comment",)]
@@ -82,7 +89,7 @@ def _choice(item: ApprovalView, number: int, option: OptionView, main: bool) -> 
         look="primary" if main else option.style or "second",
         rejects=option.rejects,
         needs_reason=option.reason,
-        form=forms.build({"type": "null"} if option.has_value else own),
+        form=forms.build({"type": "null"} if option.has_value else own, prefix=f"o{number}"),
         value=option.value if option.has_value else forms.MISSING,
     )
 
