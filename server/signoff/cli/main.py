@@ -21,6 +21,8 @@ _COMMANDS = {
     "users": "signoff.cli.users:users",
     "groups": "signoff.cli.users:groups",
     "tokens": "signoff.cli.tokens:tokens",
+    "ledger": "signoff.cli.ledger:ledger",
+    "audit": "signoff.cli.ledger:audit",
     "check": "signoff.cli.check:check",
     "migrate": "signoff.cli.migrate:migrate",
 }

@@ -59,14 +59,41 @@ def audit(
     tx.conn.execute(sa.insert(A).values(**row, content_hash=content_hash(row)))
 
 
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """What to look for. Texts match any part, without regard to case; an action also by its first word (`user`)."""
+
+    person: str = ""
+    action: str = ""
+    target: str = ""
+    since: datetime | None = None  # inclusive
+    until: datetime | None = None  # exclusive
+    refused_only: bool = False
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = []
+        for column, text in ((A.c.actor, self.person), (A.c.target, self.target)):
+            if text:
+                found.append(sa.func.lower(column).contains(text.lower(), autoescape=True))
+        if self.action:
+            found.append(A.c.action.startswith(self.action.lower(), autoescape=True))
+        if self.since is not None:
+            found.append(A.c.at >= self.since)
+        if self.until is not None:
+            found.append(A.c.at < self.until)
+        if self.refused_only:
+            found.append(A.c.allowed.is_(False))
+        return found
+
+
 def audit_page(
-    tx: Tx, scope: Scope, *, before: int | None = None, limit: int = 50, refused_only: bool = False
+    tx: Tx, scope: Scope, wanted: AuditFilter | None = None, *, before: int | None = None, limit: int = 50
 ) -> list[AuditView]:
     """The newest rows first; `before` is the id to go on from. Needs `audit.view`."""
     require(scope, "audit.view")
     query = sa.select(*(A.c[name] for name in AuditView.__slots__)).where(A.c.tenant_id == scope.tenant_id)
+    if wanted is not None:
+        query = query.where(*wanted.conditions())
     if before is not None:
         query = query.where(A.c.id < before)
-    if refused_only:
-        query = query.where(A.c.allowed.is_(False))
     return [AuditView(*row) for row in tx.conn.execute(query.order_by(A.c.id.desc()).limit(limit))]

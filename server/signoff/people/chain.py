@@ -43,12 +43,17 @@ CHAINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found: `problem` is None when the chain holds."""
+    """What was found: `problem` is None when the chain holds, else it tells of the first row that is not as it was.
+
+    `sealed` and `unsealed` count the rows that were found right. `row`: the id of the first that was not, or of the
+    one before which others are missing; None when they are missing at the end.
+    """
 
     name: str
     sealed: int
     unsealed: int
     problem: str | None = None
+    row: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -97,13 +102,13 @@ def verify_chain(tx: Tx, tenant_id: int, name: str) -> Verification:
         elif row["seal_no"] is None:
             unsealed += 1
         elif row["seal_no"] != no + 1:
-            problem = f"between seals {no} and {row['seal_no']} rows are missing"
+            problem = f"before row {row['id']} rows are missing: its seal is {row['seal_no']}, and {no + 1} comes next"
         elif (seal := next_seal(seal, row["content_hash"])) != row["seal"]:
             problem = f"the seal of row {row['id']} does not follow from the row before it"
         else:
             no += 1
         if problem is not None:
-            return Verification(name, no, unsealed, problem)
+            return Verification(name, no, unsealed, problem, row["id"])
     if (no, seal) != ((head.no, head.seal) if head else (0, "")):
         problem = f"rows after seal {no} are missing, or the head of the chain was changed"
     return Verification(name, no, unsealed, problem)

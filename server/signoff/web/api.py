@@ -171,12 +171,12 @@ async def bearer(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     connection.scope["user"] = replace(scope, via="api")
 
 
-def _backend(request: ApiRequest) -> Backend:
+def backend_of(request: ApiRequest) -> Backend:
     backend: Backend = request.app.state.backend
     return backend
 
 
-_PROBLEMS = {
+PROBLEMS = {
     status: ResponseSpec(Problem, description=text, media_type="application/problem+json")
     for status, text in {
         400: "Not JSON", 401: "No valid token", 403: "The token's role may not do this", 404: "Unknown, or not yours",
@@ -185,11 +185,11 @@ _PROBLEMS = {
 }  # fmt: skip
 
 
-@post("/runs", responses=_PROBLEMS, summary="Start a run", operation_id="startRun")
+@post("/runs", responses=PROBLEMS, summary="Start a run", operation_id="startRun")
 async def start_run(request: ApiRequest, data: JSONBody[StartBody]) -> Response[StartedBody]:
     """Returns once the run is durable: 201, or 200 when this start had been made before."""
     require(request.user, "run.start")
-    run, existing = await _backend(request).start(
+    run, existing = await backend_of(request).start(
         request.user, data.workflow, data.args, data.model_dump(
             exclude={"workflow", "args"}, exclude_none=True, exclude_defaults=True
         ),
@@ -199,13 +199,13 @@ async def start_run(request: ApiRequest, data: JSONBody[StartBody]) -> Response[
     return Response(body, status_code=200 if existing else 201, headers={"location": href})
 
 
-@get("/runs/{run:str}", responses=_PROBLEMS, summary="Look at a run", operation_id="getRun")
+@get("/runs/{run:str}", responses=PROBLEMS, summary="Look at a run", operation_id="getRun")
 async def get_run(request: ApiRequest, run: FromPath[str]) -> RunBody:
     """Status, what is awaited and who may act, what runs, and the result or error."""
-    return _run_body(await _backend(request).run(request.user, name_of(run)))
+    return _run_body(await backend_of(request).run(request.user, name_of(run)))
 
 
-@post("/runs/{run:str}/events/{event:path}", responses=_PROBLEMS, summary="Send an event", operation_id="sendEvent")
+@post("/runs/{run:str}/events/{event:path}", responses=PROBLEMS, summary="Send an event", operation_id="sendEvent")
 async def send_event(
     request: ApiRequest, run: FromPath[str], event: FromPath[PurePath], data: JSONBody[EventBody]
 ) -> Response[SentBody]:
@@ -213,7 +213,7 @@ async def send_event(
     name = name_of(event)
     if data.error is not None and data.value is not None:
         raise InvalidInput("give either value or error, not both", run=name_of(run), event=name)
-    sent = await _backend(request).send(
+    sent = await backend_of(request).send(
         request.user, name_of(run), name, data.error if data.error is not None else data.value,
         idempotency_key=data.idempotency_key, is_error=data.error is not None, channel="api",
     )  # fmt: skip
@@ -224,6 +224,10 @@ def _sent(view: EventView) -> SentBody:
     return SentBody(id=view.id, run=view.run, name=view.name, state=view.state, sent_at=view.sent_at)
 
 
-def router() -> Router:
-    return Router("/api/v1", route_handlers=[start_run, get_run, send_event], guards=[bearer], include_in_schema=True,
+HANDLERS = [start_run, get_run, send_event]
+
+
+def router(*more: Any) -> Router:
+    """The API of these modules' handlers and of `more`."""
+    return Router("/api/v1", route_handlers=[*HANDLERS, *more], guards=[bearer], include_in_schema=True,
                   security=[{"bearer": []}], tags=["runs"])  # fmt: skip

@@ -15,17 +15,17 @@ from litestar.types import Receive, Scope, Send
 
 from signoff.resources import static_dir
 from signoff.runtime.engine import Engine
-from signoff.web import api
+from signoff.web import api, api_record
 from signoff.web.addresses import keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
-from signoff.web.pages import approval, entrance, inbox, live, people, runs, settings, workflows
+from signoff.web.pages import approval, entrance, inbox, live, people, record, runs, settings, workflows
 from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-ROOMS = (entrance, inbox, approval, runs, people, settings, workflows, live)
+ROOMS = (entrance, inbox, approval, runs, people, record, settings, workflows, live)
 PAGES = [handler for room in ROOMS for handler in room.HANDLERS]
 
 
@@ -60,7 +60,12 @@ def create_app(engine: Engine, *, backend: Backend | None = None, url: str | Non
         "/static", [static_dir()], cache_control=CacheControlHeader(max_age=31_536_000, public=True, immutable=True)
     )
     return App(
-        route_handlers=[Router("/", route_handlers=PAGES, include_in_schema=False), api.router(), health, static],
+        route_handlers=[
+            Router("/", route_handlers=PAGES, include_in_schema=False),
+            api.router(*api_record.HANDLERS),
+            health,
+            static,
+        ],
         middleware=[Gatekeeper(backend)],
         exception_handlers=HANDLERS,
         request_max_body_size=MAX_BODY,

@@ -65,6 +65,11 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /people/groups/{group}": "people.view",
     "POST /people/groups/{group}/add": "people.manage",
     "POST /people/groups/{group}/remove": "people.manage",
+    # the record
+    "GET /record": "audit.view",
+    "GET /record/ledger.jsonl": "ledger.export",
+    "GET /record/ledger.csv": "ledger.export",
+    "GET /record/audit": "audit.view",
     # settings
     "GET /settings": "signed-in",
     "POST /settings/sessions/{key}/revoke": "session.revoke",
@@ -77,6 +82,7 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "POST /api/v1/runs": "run.start",
     "GET /api/v1/runs/{run}": "run.view",
     "POST /api/v1/runs/{run}/events/{event}": "run.send",
+    "GET /api/v1/ledger": "ledger.export",
     # what is no page
     "GET /api": "public",
     "GET /api/openapi.json": "public",
