@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner, Result
 
+from signoff.approvals.ledger import append
 from signoff.cli.main import main
+from signoff.people.chain import LEDGER
 from signoff.people.sign_in import set_up, sign_in
+from signoff.people.tenants import tenant_id
 from signoff.people.tokens import scope_for_token
 from signoff.store.store import Store
+from signoff.store.tx import Tx
 
 
 @pytest.fixture
@@ -125,3 +131,34 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 3
     assert "Traceback" not in result.output
     assert Runner("mysql://x/y")("users", "list").exit_code != 0
+
+
+def test_the_record_is_listed_verified_and_exported(run: Runner) -> None:
+    run.ok("users", "add", "ana@example.org")
+    run.ok("users", "set-role", "ana@example.org", "operator")
+    lines = run.ok("audit", "list", "--action", "user.set_role").splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith('system  cli  user.set_role  ana@example.org  {"from":"approver","to":"operator"}')
+    first = json.loads(run.ok("audit", "list", "--json", "--limit", "1").splitlines()[0])
+    assert (first["action"], first["detail"]["to"], first["via"]) == ("user.set_role", "operator", "cli")
+    assert "user.add" in run.ok("audit", "list", "--before", str(first["id"]))
+    assert "Nothing is on record" in run.ok("audit", "list", "--refused")
+    assert "as it was written" in run.ok("audit", "verify")
+    assert run.ok("ledger", "verify") == "The ledger is as it was written: 0 rows sealed.\n"
+
+    async def tamper() -> None:
+        async with await Store.open(run.url) as store:
+            await store.write(write_ledger_row)
+            await store.write(lambda tx: tx.conn.execute(sa.update(LEDGER).values(actor="eve")).rowcount)
+
+    asyncio.run(tamper())
+    row = json.loads(run.ok("ledger", "export"))
+    assert (row["actor"], row["content"]) == ("eve", {"answer": 1})
+    assert run.ok("ledger", "export", "--format", "csv").startswith("id,at,kind,")
+    broken = run("ledger", "verify")
+    assert broken.exit_code == 1
+    assert f"row {row['id']} is not what was written" in broken.output
+
+
+def write_ledger_row(tx: Tx) -> int:
+    return append(tx, tenant_id=tenant_id(tx), kind="decision", run="r", approval="a", content={"answer": 1})

@@ -1,4 +1,4 @@
-"""`signoff ledger` and `signoff audit`: what is on record, whether it is still as it was written, and taking it along."""
+"""`signoff ledger` and `signoff audit`: what is on record, and whether it is as it was written."""
 
 from __future__ import annotations
 

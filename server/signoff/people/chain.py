@@ -102,7 +102,7 @@ def verify_chain(tx: Tx, tenant_id: int, name: str) -> Verification:
         elif row["seal_no"] is None:
             unsealed += 1
         elif row["seal_no"] != no + 1:
-            problem = f"before row {row['id']} rows are missing: its seal is {row['seal_no']}, and {no + 1} comes next"
+            problem = f"between seals {no} and {row['seal_no']} rows are missing"
         elif (seal := next_seal(seal, row["content_hash"])) != row["seal"]:
             problem = f"the seal of row {row['id']} does not follow from the row before it"
         else:

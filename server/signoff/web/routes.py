@@ -26,6 +26,7 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /": "signed-in",
     "GET /badge": "signed-in",
     "GET /more": "signed-in",
+    "GET /keyboard": "signed-in",
     "GET /live": "signed-in",
     "POST /live/{stream_id}": "signed-in",
     "GET /{rest}": "public",  # nothing is there
