@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
@@ -94,3 +95,28 @@ async def test_problems_are_typed(client: Client, engine: Engine, address: str) 
     async with Client(address, token=await token(engine, "viewer")) as viewer:
         with pytest.raises(Refused):
             await viewer.start("shop/double", {"number": 1})
+
+
+async def test_approvals(client: Client, engine: Engine, address: str) -> None:
+    started = await client.start("shop/ask")
+    async with asyncio.timeout(SECONDS):
+        while not (page := await client.approvals("all")).rows:
+            await asyncio.sleep(0.02)
+    (row,) = page.rows
+    assert (row.title, row.run, page.after) == ("Ship it?", started.id, None)
+    assert [note.kind for note in (await client.claim(row.id)).notes] == ["claim"]
+    assert (await client.extend(row.id, by=60)).timeout_at == row.timeout_at + timedelta(seconds=60)
+    assert [note.text for note in (await client.comment(row.id, "hm")).notes] == [None, None, "hm"]
+    with pytest.raises(NotFound):
+        await client.approval("ap_none")
+    async with Client(address, token=await token(engine, "approver")) as other:
+        with pytest.raises(Refused) as refused:
+            await other.claim(row.id)
+        assert refused.value.reason == "claim"
+        with pytest.raises(InvalidInput):
+            await client.reassign(row.id, [{"user": "nobody@example.org"}], reason="x")
+    await client.release(row.id)
+    receipt = await client.decide(row.id, {"approved": True, "note": "ok"}, comment="fine", revision=row.revision)
+    assert (receipt.person, receipt.complete) == ("token:operator", True)
+    assert (await client.wait(started.id, timeout=SECONDS)).result is True
+    assert (await client.approval(row.id)).state == "decided"

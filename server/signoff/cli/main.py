@@ -18,6 +18,7 @@ _COMMANDS = {
     "demo": "signoff.cli.demo:demo",
     "run": "signoff.cli.runs:run",
     "events": "signoff.cli.runs:events",
+    "approvals": "signoff.cli.approvals:approvals",
     "users": "signoff.cli.users:users",
     "groups": "signoff.cli.users:groups",
     "tokens": "signoff.cli.tokens:tokens",

@@ -9,6 +9,36 @@ async with Client("http://127.0.0.1:8000", token=...) as client:
 from __future__ import annotations
 
 from signoff.client.client import ApiError, Client
-from signoff.client.models import Awaited, Run, RunError, Running, Sent, Started
+from signoff.client.models import (
+    Approval,
+    ApprovalPage,
+    ApprovalRow,
+    Awaited,
+    Decision,
+    Note,
+    Receipt,
+    Run,
+    RunError,
+    Running,
+    Sent,
+    Started,
+    Why,
+)
 
-__all__ = ["ApiError", "Awaited", "Client", "Run", "RunError", "Running", "Sent", "Started"]
+__all__ = [
+    "ApiError",
+    "Approval",
+    "ApprovalPage",
+    "ApprovalRow",
+    "Awaited",
+    "Client",
+    "Decision",
+    "Note",
+    "Receipt",
+    "Run",
+    "RunError",
+    "Running",
+    "Sent",
+    "Started",
+    "Why",
+]

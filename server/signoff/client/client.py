@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 import httpx
 
-from signoff.client.models import Run, Sent, Started
+from signoff.client.models import Approval, ApprovalPage, Receipt, Run, Sent, Started
 from signoff.workflow.errors import (
     Conflict,
     FieldError,
@@ -25,6 +25,7 @@ from signoff.workflow.errors import (
 _TYPES: dict[str, type[SignoffError]] = {
     error.code: error for error in (Conflict, InvalidInput, LimitExceeded, NeedsDecision, NotFound)
 }
+Who = Mapping[str, str] | str  # {"user" | "group" | "role": name}, or the address of a user
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between two looks of `wait`
 
 
@@ -115,6 +116,68 @@ class Client:
 
     async def _send(self, run_id: str, event: str, body: dict[str, Any]) -> Sent:
         return Sent.model_validate(await self._post(f"runs/{_segment(run_id)}/events/{_segment(event)}", body))
+
+    # -- approvals
+
+    async def approvals(self, tab: str = "mine", *, q: str = "", after: str | None = None) -> ApprovalPage:
+        """A page of questions. tab: mine, groups, requested, decided; all and stuck for operators. `q` searches."""
+        given = {"tab": tab, "q": q} | ({"after": after} if after is not None else {})
+        return ApprovalPage.model_validate(_unpack(await self._http.get("approvals", params=given)))
+
+    async def approval(self, approval_id: str) -> Approval:
+        """A question with its decisions and its thread."""
+        return Approval.model_validate(_unpack(await self._http.get(f"approvals/{_segment(approval_id)}")))
+
+    async def decide(
+        self,
+        approval_id: str,
+        answer: Any = None,
+        *,
+        option: str | None = None,
+        comment: str | None = None,
+        revision: int | None = None,
+    ) -> Receipt:
+        """Answer a question; `answer` is plain JSON. Refused says by `reason` what was in the way.
+
+        revision: that of the question as it was looked at; without it the question is taken as it is now.
+        """
+        body = {"answer": answer, "option": option, "comment": comment, "revision": revision}
+        return Receipt.model_validate(await self._post(f"approvals/{_segment(approval_id)}/decide", body))
+
+    async def claim(self, approval_id: str, *, take_over: bool = False) -> Approval:
+        """Claim a question that is put to one; operators take over claims of others."""
+        return await self._about(approval_id, "claim", {"take_over": take_over})
+
+    async def release(self, approval_id: str, *, reason: str | None = None) -> Approval:
+        """Give up a claim; operators anybody's."""
+        return await self._about(approval_id, "release", {"reason": reason})
+
+    async def reassign(self, approval_id: str, to: Sequence[Who], *, reason: str, from_: Who | None = None) -> Approval:
+        """Put a question to others; with `from_` only what was put to that person, group or role."""
+        return await self._about(approval_id, "reassign", {"to": list(to), "from": from_, "reason": reason})
+
+    async def delegate(self, approval_id: str, to: str, *, reason: str) -> Approval:
+        """Let somebody answer in one's place."""
+        return await self._about(approval_id, "delegate", {"to": to, "reason": reason})
+
+    async def escalate(self, approval_id: str, *, reason: str) -> Approval:
+        """Ask now those whom the question names for that."""
+        return await self._about(approval_id, "escalate", {"reason": reason})
+
+    async def extend(self, approval_id: str, *, by: float | None = None, reason: str | None = None) -> Approval:
+        """Move the deadline by what the question allows, or as an operator by as many seconds as one says."""
+        return await self._about(approval_id, "extend", {"by": by, "reason": reason})
+
+    async def add(self, approval_id: str, to: Sequence[Who], *, reason: str) -> Approval:
+        """Let others answer besides; for operators."""
+        return await self._about(approval_id, "add", {"to": list(to), "reason": reason})
+
+    async def comment(self, approval_id: str, text: str) -> Approval:
+        """Write into the question's thread."""
+        return await self._about(approval_id, "comments", {"text": text})
+
+    async def _about(self, approval_id: str, deed: str, body: dict[str, Any]) -> Approval:
+        return Approval.model_validate(await self._post(f"approvals/{_segment(approval_id)}/{deed}", body))
 
     async def _post(self, path: str, body: dict[str, Any]) -> Any:
         given = {name: value for name, value in body.items() if value is not None}

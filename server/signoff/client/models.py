@@ -88,3 +88,112 @@ class Sent(_Body):
     name: str
     state: str
     sent_at: datetime | None = None
+
+
+class Decision(_Body):
+    """What one person answered."""
+
+    person: str
+    name: str
+    at: datetime
+    via: str
+    answer: Any = None
+    comment: str | None = None
+    revision: int
+    ledger_id: int
+    option: str | None = None
+    rejects: bool = False
+    on_behalf_of: str | None = None
+    lapsed: bool = False
+
+
+class Note(_Body):
+    """What somebody wrote or did about a question; `actor` is None where the server did it by itself."""
+
+    at: datetime
+    kind: str
+    actor: str | None = None
+    name: str | None = None
+    text: str | None = None
+    data: dict[str, Any] = {}
+
+
+class Why(_Body):
+    """Why one may not answer: a fixed word and a sentence."""
+
+    reason: str
+    text: str
+
+
+class ApprovalRow(_Body):
+    """A line of a list of questions. `mine`: it waits for whom the token stands for."""
+
+    id: str
+    run: str
+    workflow: str
+    ask: str
+    title: str
+    who: str
+    state: str
+    created_at: datetime
+    revision: int
+    mine: bool
+    requester: str | None = None
+    business_key: str | None = None
+    due_at: datetime | None = None
+    timeout_at: datetime | None = None
+    closed_at: datetime | None = None
+    decided_by: str | None = None
+    progress: str = ""
+    claimed_by: str | None = None
+    stuck: str | None = None
+
+
+class ApprovalPage(_Body):
+    """`after` leads to the next page."""
+
+    rows: list[ApprovalRow]
+    after: str | None = None
+
+
+class Approval(_Body):
+    """A question as it was when asked for. `why_not` is None when one may answer it."""
+
+    id: str
+    run: str
+    workflow: str
+    step_no: int
+    ask: str
+    title: str
+    who: str
+    state: str
+    created_at: datetime
+    revision: int
+    facts: dict[str, Any] = {}
+    answer_schema: dict[str, Any] = {}
+    options: list[Any] = []
+    requester: str | None = None
+    business_key: str | None = None
+    progress: str = ""
+    due_at: datetime | None = None
+    timeout_at: datetime | None = None
+    closed_at: datetime | None = None
+    claimed_by: str | None = None
+    stuck: str | None = None
+    decisions: list[Decision] = []
+    notes: list[Note] = []
+    why_not: Why | None = None
+
+
+class Receipt(_Body):
+    """What an answer was taken as. `complete`: the question is answered by now."""
+
+    ledger_id: int
+    approval: str
+    run: str
+    person: str
+    at: datetime
+    content_hash: str
+    effect: str
+    complete: bool = True
+    progress: str = ""

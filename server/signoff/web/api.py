@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from signoff.engine.views import Awaited, EventView, RunView, StepView
 from signoff.people.permissions import require
 from signoff.store.scope import Scope
+from signoff.web import api_approvals
 from signoff.web.addresses import name_of, segment
 from signoff.web.backend import Backend
 from signoff.workflow.errors import InvalidInput
@@ -229,5 +230,7 @@ HANDLERS = [start_run, get_run, send_event]
 
 def router(*more: Any) -> Router:
     """The API of these modules' handlers and of `more`."""
-    return Router("/api/v1", route_handlers=[*HANDLERS, *more], guards=[bearer], include_in_schema=True,
-                  security=[{"bearer": []}], tags=["runs"])  # fmt: skip
+    runs = Router("", route_handlers=HANDLERS, tags=["runs"])
+    approvals = Router("", route_handlers=api_approvals.HANDLERS, tags=["approvals"])
+    return Router("/api/v1", route_handlers=[runs, approvals, *more], guards=[bearer], include_in_schema=True,
+                  security=[{"bearer": []}])  # fmt: skip
