@@ -63,6 +63,7 @@ async def test_mine_are_those_that_i_may_answer_and_the_badge_counts_them(here: 
     ana = await here.add("ana@example.org", "approver", "finance")
     vic = await here.add("vic@example.org", "viewer", "finance")
     omar = await here.add("omar@example.org", "operator")
+    await here.add("lea@example.org", "approver", "legal")
     anyone, finance = await here.ask(), await here.ask(to=FINANCE)
     legal, me = await here.ask(to=[{"group": "legal"}]), await here.ask(to=[{"user": "ana@example.org"}])
     assert await ids(here, ana) == [anyone.approval, finance.approval, me.approval]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from signoff.approvals.questions import ApprovalQuestions
+from signoff.approvals.settling import settle_all
 from signoff.engine import questions
+from signoff.people.changes import on_people_changed
 
 questions.register(ApprovalQuestions())
+on_people_changed(settle_all)

@@ -17,12 +17,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from signoff.approvals import claims
-from signoff.approvals.deeds import Deed, is_decider, named, require_decider, stand
+from signoff.approvals.deeds import Deed, is_decider, stand
+from signoff.approvals.eligibility import Question
+from signoff.approvals.notes import clean_text, note
 from signoff.approvals.questions import A
 from signoff.approvals.schedule import next_moment
-from signoff.approvals.thread import clean_text, note
-from signoff.engine.outcomes import R, Row
+from signoff.approvals.settling import settle
+from signoff.engine.outcomes import Row
 from signoff.engine.questions import move_deadline
 from signoff.people.audit import audit
 from signoff.people.users import G, find_person
@@ -53,7 +54,7 @@ def reassign(
         leaving = User(person.email)
     if isinstance(leaving, User):
         _require_place(tx, held, leaving.email)
-    elif leaving is not None and leaving not in named(row):
+    elif leaving is not None and leaving not in Question.of(row).named:
         raise _wrong("from", "it is not put to them")
     _change(tx, held, "reassign", given, words, via, leaving)
 
@@ -62,23 +63,19 @@ def delegate(tx: Tx, scope: Scope, approval: str, to: str, *, via: str, reason: 
     """Somebody else (an address) answers in one's own place; their decision says on whose behalf. For whoever may
     decide. Raises NotFound, Refused and InvalidInput (to, reason).
     """
-    held = stand(tx, scope, approval, "approval.delegate")
+    held = stand(tx, scope, approval, "approval.delegate", decider=True)
     row, person = held.row, held.person
-    require_decider(tx, held.run, row, person)
     (chosen,) = _targets(tx, row, [to], "to")
     words = _reason(reason)
     assert isinstance(chosen, User)
     if chosen.email == person.email:
         raise _wrong("to", "that is you")
     other = find_person(tx, row.tenant_id, email=chosen.email)
-    if other is not None and is_decider(tx, held.run, row, other):
+    if other is not None and is_decider(tx, row, other):
         raise _wrong("to", f"{chosen.email} may answer this in their own name")
     moved = _change(tx, held, "delegate", [chosen], words, via, User(person.email))
-    if other is None or not is_decider(tx, held.run, moved, other):
+    if other is None or not is_decider(tx, moved, other):
         raise _wrong("to", f"{chosen.email} may not answer this question")
-    if row.claimed_by == person.actor:  # with the place goes the claim
-        values = {"claimed_by": chosen.email, "claimed_at": tx.now}
-        tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(**values))
 
 
 def escalate(tx: Tx, scope: Scope, approval: str, *, via: str, reason: str) -> None:
@@ -146,13 +143,6 @@ def extend(
     audit(tx, held.scope, "approval.extend", row.public_id, via=via, detail=data)
 
 
-def settle(tx: Tx, row: Row) -> None:
-    """After who may answer changed: a claim of somebody who cannot any more ends; it is seen whether anybody can."""
-    run = tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one()
-    if row.claimed_by is not None and not claims.still_counts(tx, run, row):
-        claims.drop(tx, row, "they may not answer any more")
-
-
 def _change(tx: Tx, held: Deed, kind: str, to: list[Selector], reason: str, via: str, leaving: Selector | None) -> Row:
     row = held.row
     plain = [selector.to_json() for selector in to]
@@ -160,8 +150,9 @@ def _change(tx: Tx, held: Deed, kind: str, to: list[Selector], reason: str, via:
     data: dict[str, Any] = {"to": plain} if leaving is None else {"to": plain, "from": leaving.to_json()}
     note(tx, row, kind, scope=held.scope, via=via, text=reason, data=data)
     audit(tx, held.scope, f"approval.{kind}", row.public_id, via=via, detail=data)
-    if kind != "delegate":
-        settle(tx, changed)
+    if kind == "delegate" and row.claimed_by == held.person.actor:  # with the place goes the claim
+        changed = _write(tx, changed, claimed_by=plain[0]["user"], claimed_at=tx.now)
+    settle(tx, changed)
     return changed
 
 
@@ -184,7 +175,7 @@ def _later(moment: datetime | None, by: timedelta, now: datetime) -> datetime | 
 
 def _require_place(tx: Tx, held: Deed, email: str) -> None:
     leaving = find_person(tx, held.row.tenant_id, email=email)
-    if leaving is None or not is_decider(tx, held.run, held.row, leaving):
+    if leaving is None or not is_decider(tx, held.row, leaving):
         raise _wrong("from", f"{email} may not answer this question")
 
 

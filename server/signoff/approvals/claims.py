@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from signoff.approvals.deeds import is_decider, require_decider, stand
+from signoff.approvals.deeds import is_decider, stand
+from signoff.approvals.notes import clean_text, note
 from signoff.approvals.questions import A
-from signoff.approvals.thread import clean_text, note
 from signoff.engine.outcomes import Row
 from signoff.people.audit import audit
 from signoff.people.users import find_person
@@ -21,15 +21,14 @@ def claim(tx: Tx, scope: Scope, approval: str, *, via: str, take_over: bool = Fa
     A claim of somebody who cannot answer any more does not count, and an operator may take over anybody's. Raises
     NotFound and Refused, `claim` when somebody else has it or when questions like it are not claimed.
     """
-    held = stand(tx, scope, approval, "approval.claim")
+    held = stand(tx, scope, approval, "approval.claim", decider=True)
     row, person = held.row, held.person
-    require_decider(tx, held.run, row, person)
     if row.claim == "none":
         raise Refused("claim", "This question is not claimed: whoever is first answers it", approval=approval)
     former = row.claimed_by
     if former == person.actor:
         return
-    if former is not None and not (take_over and held.operates) and still_counts(tx, held.run, row):
+    if former is not None and not (take_over and held.operates) and still_counts(tx, row):
         message = f"{former} claimed this question at {row.claimed_at:%Y-%m-%d %H:%M} UTC"
         raise Refused("claim", message, approval=approval, by=former)
     _set(tx, row, person.actor)
@@ -57,14 +56,14 @@ def release(tx: Tx, scope: Scope, approval: str, *, via: str, reason: str | None
     audit(tx, held.scope, "approval.release", row.public_id, via=via, detail=data)
 
 
-def still_counts(tx: Tx, run: Row, row: Row) -> bool:
+def still_counts(tx: Tx, row: Row) -> bool:
     """Whether whoever claimed it can still answer it: rights may have been taken away since."""
     if row.claimed_by is None:
         return False
     if row.claimed_by.startswith("token:"):
         return True  # until an operator releases it
     person = find_person(tx, row.tenant_id, email=row.claimed_by)
-    return person is not None and is_decider(tx, run, row, person)
+    return person is not None and is_decider(tx, row, person)
 
 
 def drop(tx: Tx, row: Row, why: str) -> None:

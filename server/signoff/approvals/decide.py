@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from signoff.approvals import ledger
+from signoff.approvals import ledger, stuck
 from signoff.approvals.claims import still_counts
 from signoff.approvals.doors import check_open, lock_approval, person_now, record_refusal, through
 from signoff.approvals.eligibility import Authority, Question, names_user
@@ -123,7 +123,7 @@ def admit(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = 
         message = f"{approval.decided_by} answered this question at {approval.closed_at:%Y-%m-%d %H:%M} UTC"
         raise Refused("already_decided", message, by=approval.decided_by, **context)
     authority = require_seat(standing, person, find, approval)
-    if approval.claimed_by not in (None, person.actor) and still_counts(tx, run, approval):
+    if approval.claimed_by not in (None, person.actor) and still_counts(tx, approval):
         message = f"{approval.claimed_by} has claimed this question"
         raise Refused("claim", message, by=approval.claimed_by, **context)
     if approval.claim == "required" and approval.claimed_by != person.actor:
@@ -309,7 +309,9 @@ def _record(
     ledger_id = ledger.append(tx, kind="decision", via=via, content=content, **who)
     decision = sa.insert(D).values(**vars(new), ledger_id=ledger_id).returning(D.c.id)
     decision_id = tx.conn.execute(decision).scalar_one()
-    tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(changed))
+    changed_row = tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(changed).returning(A)).one()
+    if not after.done:
+        stuck.refresh(tx, changed_row)  # whoever has decided is not counted on again
     audit(tx, Scope(row.tenant_id, person), "approval.decide", row.public_id, via=via)
     tx.notify("approvals", row.tenant_id)
     return Receipt(

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from signoff.approvals import ledger
 from signoff.approvals.eligibility import Question, freeze
+from signoff.approvals.stuck import at_creation
 from signoff.people.canonical import canonical, content_hash, storable
 from signoff.people.users import people
 from signoff.replay.messages import AskDetail
@@ -69,6 +70,7 @@ class ApprovalQuestions:
         }
         if question.get("members") == "as_asked":
             row["frozen"] = freeze(Question.of(SimpleNamespace(**row)), people(tx, run.tenant_id))
+        row["stuck"] = at_creation(tx, SimpleNamespace(**row))
         tx.conn.execute(sa.insert(A).values(row))
         tx.notify("approvals", run.tenant_id)
         return None

@@ -1,0 +1,97 @@
+"""Questions that nobody can answer as things stand: seen when they are asked, and whenever something changes that.
+
+`nobody`: no active member may decide it now. `only_requester`: only whoever asked for the run could, and they must not.
+`too_few`: some may, but not as many as the rule asks for. Tokens and people without an account are not counted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from signoff.approvals.eligibility import Question
+from signoff.approvals.rules import Vote, progress
+from signoff.approvals.standing import Standing, decisions_of, stands, vote_of
+from signoff.engine.outcomes import Row
+from signoff.people.users import GM, G, M, U, people
+from signoff.store.scope import ROLES, Person
+from signoff.store.tables import Approval
+from signoff.store.tx import Tx
+from signoff.workflow.rules import several
+from signoff.workflow.selectors import Group, Role, Selector, User
+
+A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+
+# What a verdict depends on, beside the decisions: columns of an approval.
+CAUSES = ("to", "rule", "exclude", "not_requester", "requester", "changes", "frozen")
+
+
+def at_creation(tx: Tx, row: Any) -> str | None:
+    """Of a question that is just being asked; `row` has its columns."""
+    question = Question.of(row)
+    if not several(question.rule) and question.frozen is None and _exists(tx, row.tenant_id, question):
+        return None  # the common case costs one look, however many people there are
+    return verdict(stands(row, ()), people(tx, row.tenant_id))
+
+
+def refresh(tx: Tx, row: Row) -> None:
+    """Of one open question, after something about it changed."""
+    found = verdict(stands(row, decisions_of(tx, row.id)), people(tx, row.tenant_id))
+    if found != row.stuck:
+        tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(stuck=found))
+        tx.notify("approvals", row.tenant_id)
+
+
+def verdict(standing: Standing, members: Sequence[Person]) -> str | None:
+    """Why a question cannot be answered by these people, None when it can. Pure."""
+    question = standing.question
+    by_email: Mapping[str, Person] = {person.email: person for person in members}
+    able = [person for person in members if question.may(person, by_email.get)]
+    if not any(standing.seat(person, by_email.get) for person in able):
+        return "only_requester" if _requester_could(question, by_email) else "nobody"
+    votes = [vote_of(row) for row in standing.decisions]
+    for person in able:
+        free = [one for one in question.authorities(person, by_email.get) if one.owner not in standing.used]
+        if person.email not in standing.voted and free:
+            votes.append(Vote(free[0].parts))
+    return None if progress(question.rule, votes, question.to).done else "too_few"
+
+
+def _requester_could(question: Question, members: Mapping[str, Person]) -> bool:
+    requester = members.get((question.requester or "").lower())
+    if requester is None or not question.is_own_request(requester) or question.is_excluded(requester):
+        return False
+    return requester.role_at_least("approver") and bool(question.authorities(requester, members.get))
+
+
+def _exists(tx: Tx, tenant_id: int, question: Question) -> bool:
+    """Whether a member may decide a question that one answer is enough for and that nothing was changed about."""
+    approvers = M.c.role.in_(ROLES[ROLES.index("approver") :])
+    query = sa.select(U.c.id).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == tenant_id, U.c.active, approvers)
+    for those in (question.to, *question.parts):
+        if those:
+            query = query.where(_means(tenant_id, those))
+    if question.exclude:
+        query = query.where(~_means(tenant_id, question.exclude))
+    if question.not_requester and question.requester is not None:
+        query = query.where(U.c.email != question.requester.lower())
+    return tx.conn.execute(query.limit(1)).first() is not None
+
+
+def _means(tenant_id: int, those: Iterable[Selector]) -> sa.ColumnElement[bool]:
+    """Whether one of the selectors means a user's row."""
+    given = list(those)
+    emails = [item.email.lower() for item in given if isinstance(item, User)]
+    groups = [item.name for item in given if isinstance(item, Group)]
+    roles = [role for item in given if isinstance(item, Role) for role in ROLES[ROLES.index(item.name) :]]
+    meant: list[sa.ColumnElement[bool]] = []
+    if emails:
+        meant.append(U.c.email.in_(emails))
+    if roles:
+        meant.append(M.c.role.in_(sorted(set(roles))))
+    if groups:
+        inside = sa.select(GM.c.user_id).join(G, G.c.id == GM.c.group_id)
+        meant.append(U.c.id.in_(inside.where(G.c.tenant_id == tenant_id, G.c.name.in_(groups))))
+    return sa.or_(*meant)
