@@ -168,7 +168,7 @@ async def test_who_may_extend_and_by_how_much(t: TestEngine, registry: Registry)
     asked = await question(run)
     with pytest.raises(Refused) as caught:
         await t.store.write(changes.extend, ana, asked, via="page", reason="")
-    assert caught.value.reason == "extend"
+    assert caught.value.reason == "role"
     for by in (None, 0, -5):
         with pytest.raises(InvalidInput):
             await t.store.write(changes.extend, omar, asked, via="page", by=by, reason="")

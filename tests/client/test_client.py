@@ -104,7 +104,7 @@ async def test_approvals(client: Client, engine: Engine, address: str) -> None:
             await asyncio.sleep(0.02)
     (row,) = page.rows
     assert (row.title, row.run, page.after) == ("Ship it?", started.id, None)
-    assert [note.kind for note in (await client.claim(row.id)).notes] == ["claim"]
+    assert (await client.claim(row.id)).claimed_by == "token:operator"
     assert (await client.extend(row.id, by=60)).timeout_at == row.timeout_at + timedelta(seconds=60)
     assert [note.text for note in (await client.comment(row.id, "hm")).notes] == [None, None, "hm"]
     with pytest.raises(NotFound):

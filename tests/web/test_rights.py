@@ -31,6 +31,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /settings/tokens": {"name": "{new}", "role": "viewer"},
     "POST /api/v1/runs": {"workflow": "web/order", "args": {"order": "{new}"}},
     "POST /api/v1/runs/{run}/events/{event}": {"value": {"amount": 1}},
+    "POST /api/v1/approvals/{approval}/decide": {"answer": {"approved": True, "boxes": 1}},
+    "POST /api/v1/approvals/{approval}/reassign": {"to": ["admin@example.org"], "reason": "hers"},
+    "POST /api/v1/approvals/{approval}/delegate": {"to": "admin@example.org", "reason": "away"},
+    "POST /api/v1/approvals/{approval}/escalate": {"reason": "late"},
+    "POST /api/v1/approvals/{approval}/extend": {"by": 60, "reason": "late"},
+    "POST /api/v1/approvals/{approval}/add": {"to": ["admin@example.org"], "reason": "knows it"},
+    "POST /api/v1/approvals/{approval}/comments": {"text": "hm"},
 }
 FIXED = {"link": "unknown", "rest": "nowhere", "no": "0", "event": "web/payment", "stream_id": "unknown",
          "path": "unknown", "file_path": "signoff.css"}  # fmt: skip
@@ -123,7 +130,9 @@ async def house(sqlite_url: str) -> AsyncIterator[House]:
             for role in ROLES:
                 users.add_user(tx, own, f"{role}@example.org", role=role, password_hash=_HASH)
                 groups.add_to_group(tx, own, "finance", f"{role}@example.org")
-                made.tokens[role] = tokens.create_token(tx, own, f"walk-{role}-{tx.now}", role=role)
+                made.tokens[role] = tokens.create_token(
+                    tx, own, f"walk-{role}-{tx.now}", role=role, email=f"{role}@example.org"
+                )
             users.add_user(tx, Scope(other), "other@example.org", role="admin", password_hash=_HASH)
 
         await store.write(people)

@@ -115,14 +115,15 @@ def extend(
     """Move the deadline, by what the question allows in one click. Operators always may, and by as much as they say
     (`by`, seconds or timedelta). What was to happen when it is due, an escalation too, moves along.
 
-    Raises NotFound, Refused (extend: this question allows none), InvalidInput (no deadline, nothing said of how much).
+    Raises NotFound, Refused, InvalidInput (no deadline, nothing said of how much).
     """
     held = stand(tx, scope, approval, "approval.extend", or_decider=True)
     row = held.row
-    if not held.operates and row.extend is None:
-        raise Refused("extend", "Only an operator extends this question", approval=approval)
-    if not held.operates and by is not None and as_seconds(by, "by=") != row.extend:
-        raise Refused("extend", f"This question is extended by {row.extend:g} seconds at a time", approval=approval)
+    if not held.operates:
+        if row.extend is None:
+            raise Refused("role", "Moving this deadline needs the role operator or above", approval=approval)
+        if by is not None and as_seconds(by, "by=") != row.extend:
+            raise Refused("role", "Moving it by another time needs the role operator or above", approval=approval)
     seconds = row.extend if by is None else as_seconds(by, "by=")
     if row.due_at is None and row.timeout_at is None:
         raise InvalidInput("This question has no deadline", approval=approval)

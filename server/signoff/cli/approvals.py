@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import click
 
@@ -154,12 +154,11 @@ async def decide(
 ) -> None:
     """Answer a question. ANSWER is JSON, for example '{"approved": true}'."""
     import_modules(modules)
-    chosen: dict[str, Any] = {} if option is None else {"option": option}
     async with await Store.open(database) as store:
         scope = await _scope(store, tenant, email)
         receipt = await decide_through(
             store, scope, approval, parse_value(answer),
-            revision=revision, via=VIA, comment=comment, registry=default_registry if modules else None, **chosen,
+            revision=revision, via=VIA, comment=comment, registry=default_registry if modules else None, option=option,
         )  # fmt: skip
     click.echo(f"Receipt {receipt.ledger_id}: {receipt.effect}")
 

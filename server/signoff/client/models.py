@@ -156,6 +156,15 @@ class ApprovalPage(_Body):
     after: str | None = None
 
 
+class Progress(_Body):
+    """How many decisions there are of how many; `waits_for`: whose are missing, in words."""
+
+    have: int
+    need: int
+    text: str
+    waits_for: str = ""
+
+
 class Approval(_Body):
     """A question as it was when asked for. `why_not` is None when one may answer it."""
 
@@ -174,7 +183,7 @@ class Approval(_Body):
     options: list[Any] = []
     requester: str | None = None
     business_key: str | None = None
-    progress: str = ""
+    progress: Progress
     due_at: datetime | None = None
     timeout_at: datetime | None = None
     closed_at: datetime | None = None

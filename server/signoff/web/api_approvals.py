@@ -101,10 +101,10 @@ class DecisionBody(_View):
     comment: str | None
     revision: int
     ledger_id: int
-    option: str | None = None
-    rejects: bool = False
-    on_behalf_of: str | None = None
-    lapsed: bool = False
+    option: str | None
+    rejects: bool
+    on_behalf_of: str | None
+    lapsed: bool
 
 
 class NoteBody(_View):
@@ -149,27 +149,49 @@ class PageBody(BaseModel):
     after: str | None
 
 
+class ProgressBody(_View):
+    """How many decisions there are of how many; `waits_for`: whose are missing, in words."""
+
+    have: int
+    need: int
+    text: str
+    waits_for: str
+
+
+class OptionBody(_View):
+    """An outcome to choose from: with a form of its own (`answer_schema`), with a fixed `value`, or the ask's form."""
+
+    name: str
+    label: str
+    consequence: str
+    rejects: bool
+    reason: bool
+    style: str | None
+    answer_schema: Annotated[dict[str, Any] | None, Field(validation_alias="schema")]
+    has_value: bool
+    value: Any
+
+
 class ApprovalBody(_View):
     """A question as it is now. `why_not`: why whoever asks may not answer it; null: they may."""
 
     id: str
     run: str
     workflow: str
-    business_key: str | None = None
+    business_key: str | None
     step_no: int
     ask: str
     title: str
     body_html: str
     facts: dict[str, Any]
     answer_schema: Annotated[dict[str, Any], Field(validation_alias="schema")]
-    options: list[Any] = []
+    options: list[OptionBody]
     sensitive: bool
     to: list[dict[str, str]]
     who: str
-    exclude: list[dict[str, str]] = []
-    not_requester: bool = False
-    rule: str | None = None
-    progress: str = ""
+    kept_from: str
+    not_requester: bool
+    progress: ProgressBody
     requester: str | None
     state: str
     created_at: datetime
@@ -177,14 +199,17 @@ class ApprovalBody(_View):
     timeout_at: datetime | None
     closed_at: datetime | None
     closed_because: str | None
-    claim: str = "optional"
-    claimed_by: str | None = None
-    claimed_at: datetime | None = None
-    extend: float | None = None
-    stuck: str | None = None
+    on_timeout: str | None
+    reminders: list[datetime]
+    escalate_at: datetime | None
+    extend: float | None
+    claim: str
+    claimed_by: str | None
+    claimed_at: datetime | None
+    stuck: str | None
     revision: int
     content_hash: str
-    decisions: list[DecisionBody] = []
+    decisions: list[DecisionBody]
     notes: list[NoteBody] = []
     why_not: WhyBody | None
 
@@ -199,8 +224,8 @@ class ReceiptBody(_View):
     at: datetime
     content_hash: str
     effect: str
-    complete: bool = True
-    progress: str = ""
+    complete: bool
+    progress: str
 
 
 PROBLEMS = {
@@ -258,10 +283,9 @@ def _told(deed: str, summary: str) -> dict[str, Any]:
 async def decide(request: ApiRequest, approval: FromPath[str], data: JSONBody[DecideBody]) -> ReceiptBody:
     """Through the gate that every channel goes through; a refusal says by `reason` what was in the way."""
     backend = _backend(request)
-    chosen: dict[str, Any] = {} if data.option is None else {"option": data.option}
     receipt = await decide_through(
         backend.store, request.user, name_of(approval), data.answer,
-        revision=data.revision, via=VIA, comment=data.comment, registry=backend.registry, **chosen,
+        revision=data.revision, via=VIA, option=data.option, comment=data.comment, registry=backend.registry,
     )  # fmt: skip
     return ReceiptBody.model_validate(receipt)
 

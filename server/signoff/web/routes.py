@@ -84,6 +84,17 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /api/v1/runs/{run}": "run.view",
     "POST /api/v1/runs/{run}/events/{event}": "run.send",
     "GET /api/v1/ledger": "ledger.export",
+    "GET /api/v1/approvals": "approval.view",
+    "GET /api/v1/approvals/{approval}": "approval.view",
+    "POST /api/v1/approvals/{approval}/decide": "approval.decide",
+    "POST /api/v1/approvals/{approval}/claim": "approval.claim",
+    "POST /api/v1/approvals/{approval}/release": "approval.claim",
+    "POST /api/v1/approvals/{approval}/reassign": "approval.decide",  # or approval.reassign, whoever it is put to
+    "POST /api/v1/approvals/{approval}/delegate": "approval.delegate",
+    "POST /api/v1/approvals/{approval}/escalate": "approval.decide",  # or approval.escalate, whoever it is put to
+    "POST /api/v1/approvals/{approval}/extend": "approval.extend",  # or who may decide, where the question says so
+    "POST /api/v1/approvals/{approval}/add": "approval.add",
+    "POST /api/v1/approvals/{approval}/comments": "approval.comment",
     # what is no page
     "GET /api": "public",
     "GET /api/openapi.json": "public",
