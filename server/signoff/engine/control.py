@@ -105,7 +105,8 @@ def _cancel(tx: Tx, row: Row, reason: str | None, actor: str | None, compensate:
             due_at=due_at,
         )
     )
-    tx.conn.execute(
+    cancel_no = row.next_no
+    row = tx.conn.execute(
         sa.update(R)
         .where(R.c.id == row.id)
         .values(
@@ -113,8 +114,9 @@ def _cancel(tx: Tx, row: Row, reason: str | None, actor: str | None, compensate:
             requested=Requested.CANCEL.value,
             wake_at=min(row.wake_at or due_at, due_at),
         )
-    )
-    canceled = record_outcome(tx, row, row.next_no, OutcomeKind.SUCCESS, value)
+        .returning(R)
+    ).one()
+    canceled = record_outcome(tx, row, cancel_no, OutcomeKind.SUCCESS, value)
     assert canceled is not None
     return canceled
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
-from signoff.engine.lookup import find_locked
-from signoff.engine.outcomes import R, Row, S, record_due, record_outcome
+from signoff.engine.lookup import find_locked, find_run
+from signoff.engine.outcomes import RUN_COLUMNS, R, Row, RunRow, S, record_due, record_outcome
 from signoff.engine.starting import MAX_VALUE_BYTES, new_public_id
 from signoff.engine.status import status_of
 from signoff.engine.views import EventView, event_view
@@ -70,13 +71,33 @@ _BUFFERED = sa.select(E).where(E.c.run_id == _RUN, E.c.state == "buffered").orde
 _BUFFERED_NAMES = _BUFFERED.where(E.c.name.in_(sa.bindparam("names", expanding=True)), ~E.c.by_id)
 # one name is the rule, and an `IN` is compiled anew for each number of names
 _BUFFERED_NAME = _BUFFERED.where(E.c.name == sa.bindparam("name"), ~E.c.by_id)
-_ANY_BUFFERED = _BUFFERED_NAME.with_only_columns(E.c.id)
 _BUFFERED_ID = _BUFFERED.where(E.c.public_id == sa.bindparam("event_id"), E.c.by_id)
 _CONSUME = (
     sa.update(E).where(E.c.id == sa.bindparam("b_id")).values(state="consumed", consumed_by=sa.bindparam("step_no"))
 )
 _BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
 _NEW = sa.insert(E).returning(E)
+
+# Sent as they are: they stand between an event and the run that waits for it.
+_THE_RUN = "r.tenant_id = ? AND r.public_id = ?"
+_RUN_BY_ID = f"SELECT {', '.join(RUN_COLUMNS)} FROM signoff_run r WHERE {_THE_RUN}"
+_STEPS_BY_ID = (
+    "SELECT s.no, s.kind, s.name, s.options FROM signoff_run r JOIN signoff_step s ON s.run_id = r.id"
+    f" WHERE {_THE_RUN} AND s.outcome_no IS NULL AND s.retired_in IS NULL AND s.kind IN ('event', 'ask') ORDER BY s.no"
+)
+_BUFFERED_BY_ID = (
+    "SELECT 1 FROM signoff_run r JOIN signoff_event e ON e.run_id = r.id"
+    f" WHERE {_THE_RUN} AND e.name = ? AND e.state = 'buffered' AND NOT e.by_id LIMIT 1"
+)
+_EventRow: Any = namedtuple("_EventRow", tuple(E.columns.keys()))  # type: ignore[misc]  # the table knows the names
+_MADE = _EventRow._fields[1:]
+
+
+class _OpenStep(NamedTuple):
+    no: int
+    kind: str
+    name: str
+    options: str | None
 
 
 def send(
@@ -103,8 +124,8 @@ def send(
     Raises NotFound (run, id), InvalidInput (not declared, too long a name), NeedsDecision (an ask), LimitExceeded, and
     Conflict: the run takes no events any more, the id is answered, or the key was used for another value.
     """
-    row = find_locked(tx, scope, run)
     check_name(event, "event")
+    row, steps, follows = _look(tx, scope, run, event)
     digest = hashlib.sha256(f"{event}\0{by_id:d}{is_error:d}\0{value}".encode()).hexdigest()
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
@@ -118,7 +139,9 @@ def send(
                     key=idempotency_key,
                 )
             return event_view(tx, earlier, run)
-    row = record_due(tx, row)
+    before, row = row, record_due(tx, row)
+    if row is not before:  # waits have just expired
+        steps = tx.conn.execute(_OPEN_STEPS, {"run_id": row.id}).all()
     _check_open(row, event)
     most = max_bytes or definition_by_id(tx, row.definition_id).settings.get("max_value_bytes") or MAX_VALUE_BYTES
     if len(value) * 4 > most and (size := len(value.encode())) > most:
@@ -137,15 +160,15 @@ def send(
     if by_id:
         stored = _fill(tx, row, event, value, sent, misfit)
     else:
-        steps = tx.conn.execute(_OPEN_STEPS, {"run_id": row.id}).all()
         _check_declared(tx, row, event, [step for step in steps if step.kind == StepKind.ASK])
-        wait = _wait_for(steps, event) if known else None
-        if wait is not None and _is_next(tx, row.id, event, value, is_error, misfit):
-            sent.update(state="consumed", consumed_by=wait)
-            inserted = _insert(tx, row, event, sent)
-            taken = _outcome(inserted, value)
-            record_outcome(tx, row, wait, taken.kind, taken.value, taken.error)
-            return event_view(tx, inserted, run)
+        wait = _wait_for(steps, event) if known and not follows else None
+        if wait is not None and (misfit is None or is_error or misfit(event, value) is None):
+            new = _made(tx, row, event, {**sent, "state": "consumed", "consumed_by": wait})
+            taken = _outcome(new, value)
+            with tx.dialect.pipelined(tx):
+                tx.dialect.insert_rows(tx, E, _MADE, [new[1:]])
+                record_outcome(tx, row, wait, taken.kind, taken.value, taken.error)
+            return event_view(tx, new, run)
         stored = _insert(tx, row, event, sent).id
     if known:
         match_event(tx, row, misfit=misfit)
@@ -156,19 +179,26 @@ def send(
     return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
+def _look(tx: Tx, scope: Scope, run: str, event: str) -> tuple[Row, Sequence[Row], bool]:
+    """The run, locked, its open waits and questions, and whether an event of this name is still to be handed over."""
+    tenant_id = scope.tenant_id or find_run(tx, scope, run).tenant_id
+    which = (tenant_id, run)
+    runs, steps, buffered = tx.dialect.run_all(
+        tx, (_RUN_BY_ID + tx.dialect.row_lock, which), (_STEPS_BY_ID, which), (_BUFFERED_BY_ID, (*which, event))
+    )
+    if not runs.rows:
+        raise NotFound(f"there is no run {run!r}", run=run)
+    (row,) = tx.dialect.read_rows(R, RUN_COLUMNS, runs.rows)
+    waits = [_OpenStep._make(step) for step in steps.rows]
+    return cast(Row, RunRow._make(row)), cast(Sequence[Row], waits), bool(buffered.rows)
+
+
 def _wait_for(steps: Sequence[Row], event: str) -> int | None:
     """The open wait that an event of this name goes to: the one that was asked for first."""
     for step in steps:
         if step.kind == StepKind.EVENT and event in json.loads(step.options).get("names", ()):
             return int(step.no)
     return None
-
-
-def _is_next(tx: Tx, run_id: int, event: str, value: str, is_error: bool, misfit: Misfit | None) -> bool:
-    """Whether the event fits and no earlier one of its name is still to be handed over."""
-    if misfit is not None and not is_error and misfit(event, value) is not None:
-        return False
-    return tx.conn.execute(_ANY_BUFFERED, {"run_id": run_id, "name": event}).one_or_none() is None
 
 
 def create_event(
@@ -318,6 +348,13 @@ def _needs_decision(run: Row, event: str) -> NeedsDecision:
     return NeedsDecision(
         f"{event!r} is a question to people: only a decision answers it, not an event", run=run.public_id, event=event
     )
+
+
+def _made(tx: Tx, run: Row, name: str, values: dict[str, Any]) -> Any:
+    """The row of a new event, without the number that the database gives it."""
+    ids = {"tenant_id": run.tenant_id, "public_id": new_public_id(tx.now), "run_id": run.id, "name": name}
+    blank: dict[str, Any] = dict.fromkeys(_EventRow._fields)
+    return _EventRow(**{**blank, "by_id": False, "created_at": tx.now, **ids, **values})
 
 
 def _insert(tx: Tx, run: Row, name: str, values: dict[str, Any], event_id: str | None = None) -> Row:

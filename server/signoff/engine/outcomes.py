@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -39,24 +40,21 @@ class Told:
     requested: str
 
 
-# built once: building and hashing a statement costs more than running it
+RUN_COLUMNS = tuple(R.columns.keys())
+RunRow: Any = namedtuple("RunRow", RUN_COLUMNS)  # type: ignore[misc]  # the table knows the names
+
+# Sent as they are: they stand between an event or a decision and the run that waits for it.
 _END_STEP = (
-    sa.update(S)
-    .where(
-        S.c.run_id == sa.bindparam("b_run"),
-        S.c.no == sa.bindparam("b_no"),
-        S.c.outcome_no.is_(None),
-        S.c.retired_in.is_(None),
-    )
-    .values({name: sa.bindparam(name) for name in ("outcome_no", "outcome_kind", "ended_at", "value")})
+    "UPDATE signoff_step SET outcome_no = ?, outcome_kind = ?, ended_at = ?, value = ?"
+    " WHERE run_id = ? AND no = ? AND outcome_no IS NULL AND retired_in IS NULL"
 )
-_MOVE = (
-    sa.update(R)
-    .where(R.c.id == sa.bindparam("b_run"))
-    .values(outcome_no=sa.bindparam("outcome_no"), outcome_at=sa.bindparam("outcome_at"), touch_no=R.c.touch_no + 1)
-    .returning(R)
+_IF_ENDED = " WHERE id = ? AND EXISTS (SELECT 1 FROM signoff_step WHERE run_id = ? AND no = ? AND outcome_no = ?)"
+_MOVE = "UPDATE signoff_run SET outcome_no = ?, outcome_at = ?, touch_no = touch_no + 1" + _IF_ENDED
+_WAKE = (
+    "UPDATE signoff_run SET outcome_no = ?, outcome_at = ?, touch_no = touch_no + 1,"
+    " ready = CASE state WHEN 'final' THEN NULL ELSE 0 END" + _IF_ENDED
 )
-_WAKE = _MOVE.values(ready=sa.case((R.c.state == RunState.FINAL.value, sa.null()), else_=0))
+# built once: building and hashing a statement costs more than running it
 _LOCK = sa.select(R).where(R.c.id == sa.bindparam("run_id")).with_for_update()
 _PARENT = sa.select(R.c.parent_id).where(R.c.id == sa.bindparam("run_id"))
 
@@ -121,9 +119,13 @@ def record_outcome(
     stored = json.dumps(error.to_json()) if error is not None else value
     if stored is not None:
         stored = payloads.put(tx, run.id, stored)
-    outcome = {"outcome_no": number, "outcome_kind": kind.value, "ended_at": moment, "value": stored}
-    written = tx.conn.execute(_END_STEP, {"b_run": run.id, "b_no": step_no, **outcome})
-    if written.rowcount == 0:
+    when = tx.dialect.encode_time(moment)
+    ended, _ = tx.dialect.run_all(
+        tx,
+        (_END_STEP, (number, kind.value, when, stored, run.id, step_no)),
+        (_WAKE if wake else _MOVE, (number, when, run.id, run.id, step_no, number)),
+    )
+    if ended.changed == 0:
         return None
     if wake:
         told = Told(step_no, number, kind, moment, value, error, run.epoch, run.generation, run.requested)
@@ -131,5 +133,6 @@ def record_outcome(
         tx.notify("ready")
     else:
         tx.notify("run", run.id)
-    moved = {"b_run": run.id, "outcome_no": number, "outcome_at": moment}
-    return tx.conn.execute(_WAKE if wake else _MOVE, moved).one()
+    ready = run.ready if not wake else None if run.state == RunState.FINAL else 0
+    changed = {"outcome_no": number, "outcome_at": moment, "touch_no": run.touch_no + 1, "ready": ready}
+    return cast(Row, RunRow._make(run)._replace(**changed))

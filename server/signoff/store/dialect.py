@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import psycopg
 import sqlalchemy as sa
@@ -26,8 +26,16 @@ Row = Sequence[Any]
 S = TypeVar("S", bound=sa.Select[Any])
 
 
+class Answer(NamedTuple):
+    """What a statement gave: its rows as the driver has them, and how many it changed."""
+
+    rows: list[Row]
+    changed: int
+
+
 class Dialect(ABC):
     name: ClassVar[str]
+    row_lock: ClassVar[str] = ""  # at the end of a SELECT
 
     @abstractmethod
     def lock(self, select: S) -> S:
@@ -62,6 +70,14 @@ class Dialect(ABC):
         self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
     ) -> None:
         """Set `columns` of the rows found by `keys`. A row tuple holds the keys first, then the columns."""
+
+    @abstractmethod
+    def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
+        """Run SQL that is the same on both (with `?` for parameters, encoded) in order, in one round trip."""
+
+    def read_rows(self, table: sa.Table, columns: Sequence[str], rows: Iterable[Row]) -> list[tuple[Any, ...]]:
+        """Rows of an `Answer` with these columns of the table, decoded."""
+        return _mapped(rows, _times(table, tuple(columns)), self.decode_time)
 
     def pipelined(self, tx: Tx) -> AbstractContextManager[Any]:
         """Statements inside are sent without waiting for the answer of the one before, where the driver can.
@@ -146,6 +162,17 @@ class SqliteDialect(Dialect):
         # the driver's executemany gives no rows
         return [tuple(found) for row in values for found in tx.execute_raw(sql, row)]
 
+    def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
+        cursor = tx.cursor()
+        try:
+            answers = []
+            for sql, parameters in statements:
+                cursor.execute(sql, parameters)
+                answers.append(Answer(cursor.fetchall() if cursor.description else [], cursor.rowcount))  # type: ignore[arg-type]  # rows are sequences
+            return answers
+        finally:
+            cursor.close()
+
     def _many(self, tx: Tx, sql: str, rows: list[tuple[Any, ...]]) -> None:
         cursor = tx.cursor()
         try:
@@ -190,6 +217,7 @@ def _sqlite_update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, .
 
 class PostgresDialect(Dialect):
     name = "postgresql"
+    row_lock = " FOR UPDATE"
 
     def lock(self, select: S) -> S:
         return select.with_for_update()
@@ -201,6 +229,20 @@ class PostgresDialect(Dialect):
         connection = tx.conn.connection.driver_connection
         # an author's session has an asynchronous connection, whose pipeline is of another kind
         return connection.pipeline() if isinstance(connection, psycopg.Connection) else nullcontext()
+
+    def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
+        cursors = []
+        try:
+            with self.pipelined(tx):
+                for sql, parameters in statements:
+                    cursors.append(tx.cursor())
+                    cursors[-1].execute(_pg_text(sql), parameters)
+            return [
+                Answer(list(cursor.fetchall()) if cursor.description else [], cursor.rowcount) for cursor in cursors
+            ]
+        finally:
+            for cursor in cursors:
+                cursor.close()
 
     def advisory_lock(self, tx: Tx, key: int) -> None:
         tx.execute_raw("SELECT pg_advisory_xact_lock(%s)", (key,))
@@ -254,6 +296,11 @@ class PostgresDialect(Dialect):
 
 _PG: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy leaves it untyped
 _PG_QUOTE = _PG.identifier_preparer.quote
+
+
+@lru_cache(maxsize=256)
+def _pg_text(sql: str) -> str:
+    return sql.replace("?", "%s")
 
 
 def _pg_run(tx: Tx, sql: str, rows: Sequence[Row]) -> None:
