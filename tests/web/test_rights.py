@@ -40,9 +40,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/approvals/{approval}/comments": {"text": "hm"},
 }
 FIXED = {"link": "unknown", "rest": "nowhere", "no": "0", "event": "web/payment", "stream_id": "unknown",
-         "path": "unknown", "file_path": "signoff.css"}  # fmt: skip
+         "path": "unknown", "workflow": "web%2Forder", "file_path": "signoff.css"}  # fmt: skip
 FRAGMENTS = {"GET /runs/{run}/steps/{no}"}  # without htmx they lead on to the page that holds them
-OWNED = {"approval", "run", "user", "group", "key", "name"}  # parameters that name something of a tenant
+OWNED = {"approval", "draft", "run", "user", "group", "key", "name"}  # parameters that name something of a tenant
 
 
 @dataclass
@@ -62,6 +62,8 @@ class House:
             case "approval" | "run":
                 run, question = await self.site.order(new, tenant="default" if where == "own" else "other")
                 return question if parameter == "approval" else run.id
+            case "draft":
+                return f"approval:{await self.make('approval', where, role)}"
             case "user":
                 return str(await store.write(users.add_user, scope, f"{new}@example.org"))
             case "group":

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from signoff.approvals import ledger, stuck
 from signoff.approvals.claims import still_counts
 from signoff.approvals.doors import check_open, lock_approval, person_now, record_refusal, through
+from signoff.approvals.drafts import approval_key, drop_draft
 from signoff.approvals.eligibility import Authority, Question, names_user
 from signoff.approvals.forms import Checked, check_answer, find_option, form_of
 from signoff.approvals.questions import REASONS, A
@@ -312,7 +313,9 @@ def _record(
     changed_row = tx.conn.execute(sa.update(A).where(A.c.id == row.id).values(changed).returning(A)).one()
     if not after.done:
         stuck.refresh(tx, changed_row)  # whoever has decided is not counted on again
-    audit(tx, Scope(row.tenant_id, person), "approval.decide", row.public_id, via=via)
+    who_decided = Scope(row.tenant_id, person)
+    drop_draft(tx, who_decided, approval_key(row.public_id))
+    audit(tx, who_decided, "approval.decide", row.public_id, via=via)
     tx.notify("approvals", row.tenant_id)
     return Receipt(
         decision_id=decision_id,

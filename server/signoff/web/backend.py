@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from signoff.approvals import decide as gate
+from signoff.approvals import drafts
 from signoff.approvals import inbox as boxes
 from signoff.approvals import views as approvals
 from signoff.engine import control, rounds, views
@@ -250,6 +251,15 @@ class Backend:
             comment=comment,
             registry=self.registry,
         )
+
+    async def draft(self, scope: Scope, key: str) -> drafts.DraftView | None:
+        return await self.store.read(drafts.get_draft, scope, key)
+
+    async def save_draft(self, scope: Scope, key: str, data: drafts.Typed, revision: int | None = None) -> None:
+        await self.store.write(drafts.save_draft, scope, key, data, revision)
+
+    async def drop_draft(self, scope: Scope, key: str) -> None:
+        await self.store.write(drafts.drop_draft, scope, key)
 
     # -- live
 

@@ -50,6 +50,10 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
         "restart": "run.restart",
     },
     "GET /workflows": "run.view",
+    "GET /workflows/{workflow}/start": "run.start",
+    "POST /workflows/{workflow}/start": "run.start",
+    # what is typed and not sent yet
+    "POST /drafts/{draft}": "approval.view",  # of a start: run.start
     # people
     "GET /people": "people.view",
     "POST /people": "people.manage",

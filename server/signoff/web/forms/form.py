@@ -12,6 +12,8 @@ from signoff.web.forms.schema import Builder
 
 Schema = Mapping[str, Any]
 
+_CONTROLS: Final = ("!", "#", "~")
+_SIGNS: Final = ("", ".", "@", "*", *_CONTROLS)
 BESIDE: Final = ("comment", "option")  # what is typed beside the form and belongs to its draft
 
 
@@ -54,6 +56,11 @@ class Form:
         self.errors = []
         reading.fill(self.top, sent)
 
+    def restore(self, draft: Sent) -> None:
+        """As `fill`, when the draft has anything of this form; else what stood there at first stays."""
+        if any(name.startswith(self.top.name) and name[len(self.top.name) :][:1] in _SIGNS for name in draft):
+            self.fill(draft)
+
     def edit(self, sent: Sent) -> bool:
         """Takes over what was typed, and adds or removes the row that a pressed button asks for.
 
@@ -80,19 +87,19 @@ class Form:
     def keeps(self, sent: Sent) -> dict[str, list[str]]:
         """What a draft may keep of what a browser sent: what belongs to this form, and never a secret."""
         self.fill(sent)
-        names = {f"{item.name}{sign}" for item in self.all() if not item.secret for sign in ("", "!", "#", "~")}
+        names = {f"{item.name}{sign}" for item in self.all() if not item.secret for sign in ("", *_CONTROLS)}
         return {name: [str(text) for text in texts] for name, texts in sent.items() if name in names and texts}
 
 
-def build(schema: Schema, *, draft: Sent | None = None, prefix: str = "f") -> Form:
+def build(schema: Schema, *, draft: Sent | None = None, prefix: str = "f", decides: bool = True) -> Form:
     """The form of a JSON schema (as pydantic writes it). `prefix`, letters and digits, begins the names of its fields:
-    several forms on one page have different ones."""
+    several forms on one page have different ones. `decides`: whether a yes or no may become the buttons."""
     top = Builder(schema).top(prefix)
     fields = list(top.children) if top.kind == "group" and not top.toggled else [top]
-    decision = next((item for item in fields if _decides(item)), None)
+    decision = next((item for item in fields if decides and _decides(item)), None)
     form = Form(top, [item for item in fields if item is not decision], decision)
     if draft:
-        form.fill(draft)
+        form.restore(draft)
     return form
 
 

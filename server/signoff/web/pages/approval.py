@@ -11,6 +11,7 @@ from litestar import Response, get, post
 from litestar.params import FromPath
 from markupsafe import Markup
 
+from signoff.approvals.drafts import DraftView, approval_key
 from signoff.approvals.inbox import InboxRow
 from signoff.approvals.views import ApprovalView, DecisionView
 from signoff.web import forms, say
@@ -49,15 +50,25 @@ async def inbox_page(request: AnyRequest) -> Response[Any]:
     inbox = await read_list(request, asked)
     if not inbox.rows:
         return await _render(request, asked, inbox, "", {"item": None})
-    item = await backend_of(request).approval(scope_of(request), inbox.rows[0].id)
-    return await _page(request, asked, inbox, item, choices_of(item), of_list=True)
+    item, draft = await _open(request, inbox.rows[0].id)
+    return await _page(
+        request, asked, inbox, item, choices_of(item, draft.data if draft else None), draft=draft, of_list=True
+    )
 
 
 @get("/approvals/{approval:str}")
 async def approval_page(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     asked = Asked.of(request)
-    item = await backend_of(request).approval(scope_of(request), name_of(approval))
-    return await _page(request, asked, await read_list(request, asked), item, choices_of(item))
+    item, draft = await _open(request, name_of(approval))
+    inbox = await read_list(request, asked)
+    return await _page(request, asked, inbox, item, choices_of(item, draft.data if draft else None), draft=draft)
+
+
+async def _open(request: AnyRequest, approval: str) -> tuple[ApprovalView, DraftView | None]:
+    """A question, with what the person typed for it before, as long as they may send it."""
+    backend, scope = backend_of(request), scope_of(request)
+    item = await backend.approval(scope, approval)
+    return item, await backend.draft(scope, approval_key(approval)) if item.why_not is None else None
 
 
 @get("/approvals/{approval:str}/state")
@@ -79,6 +90,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     sent = await read_form(request)
     item = await backend.approval(scope, name)
     choices = choices_of(item)
+    await keep(request, item, sent)  # until it is taken
     choice = chosen(choices, _last(sent, "option"))
     if choice is not None and choice.edit(sent):
         return await _page(request, asked, await read_list(request, asked), item, choices)
@@ -106,6 +118,19 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     if following is not None:
         return redirect(asked.item(following.id, receipt=name))
     return redirect(asked.item(name))
+
+
+async def keep(request: AnyRequest, item: ApprovalView, sent: Mapping[str, Sequence[str]]) -> None:
+    """What was typed for a question, as the person's draft; never its secrets, and nothing once they have answered."""
+    backend, scope = backend_of(request), scope_of(request)
+    key = approval_key(item.id)
+    if any(one.person == scope.actor and not one.lapsed for one in item.decisions):
+        return
+    typed = {name: list(sent[name]) for name in forms.BESIDE if sent.get(name)}
+    for choice in choices_of(item):
+        typed |= choice.form.keeps(sent)
+    revision = _last(sent, "revision")
+    await backend.save_draft(scope, key, typed, int(revision) if revision.isdecimal() else None)
 
 
 async def read_form(request: AnyRequest) -> dict[str, list[str]]:
@@ -136,6 +161,7 @@ async def _page(
     choices: list[Choice],
     *,
     problem: Problem | None = None,
+    draft: DraftView | None = None,
     of_list: bool = False,
 ) -> Response[Any]:
     backend, scope = backend_of(request), scope_of(request)
@@ -147,7 +173,8 @@ async def _page(
     seen = item.revision if problem is None or problem.revision is None else problem.revision
     return await _render(request, asked, inbox, item.id, {
         "item": item, "choices": choices, "history": history, "following": following,
-        "problem": problem, "kept": problem is not None and item.why_not is not None, "of_list": of_list,
+        "problem": problem, "draft": draft, "draft_key": approval_key(item.id),
+        "kept": problem is not None and item.why_not is not None, "of_list": of_list,
         "state": _state(request, asked, item, seen, following),
         "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
     }, http=200 if problem is None else problem.http)  # fmt: skip

@@ -70,8 +70,19 @@ class Choice:
             self.form.errors.append(say.sentence(refusal.message))
 
 
-def choices_of(item: ApprovalView) -> list[Choice]:
-    """The options in the author's order; without options one form."""
+def choices_of(item: ApprovalView, draft: Mapping[str, Sequence[str]] | None = None) -> list[Choice]:
+    """The options in the author's order; without options one form. Filled in with what a draft holds for them."""
+    choices = _choices_of(item)
+    if draft is not None:
+        for choice in choices:
+            choice.form.restore(draft)
+            if choice.option is None or choice.option == (draft.get("option") or [""])[-1]:
+                choice.open = choice.option is not None
+                choice.reason = (draft.get("comment") or [""])[-1]
+    return choices
+
+
+def _choices_of(item: ApprovalView) -> list[Choice]:
     if not item.options:
         return [Choice(PLAIN, None, "", "", "primary", False, False, forms.build(item.schema))]
     main = next((option.name for option in item.options if option.style == "primary"), None)

@@ -10,7 +10,7 @@ from typing import Any
 from litestar import Response, get
 from litestar.params import FromPath
 
-from signoff.people.permissions import require
+from signoff.people.permissions import may, require
 from signoff.web.pages import AnyRequest, backend_of, badge_of, render, scope_of
 from signoff.workflow.errors import NotFound
 
@@ -24,12 +24,16 @@ class Known:
 
 @get("/workflows")
 async def workflows_page(request: AnyRequest) -> Response[Any]:
-    require(scope_of(request), "run.view")
+    scope = scope_of(request)
+    require(scope, "run.view")
     known = [
         Known(item.name, item.version, (inspect.getdoc(item.fn) or "").split("\n")[0])
         for item in sorted(backend_of(request).registry.workflows(), key=lambda item: (item.name, -item.version))
     ]
-    return render(request, "workflows.html", place="workflows", badge=await badge_of(request), workflows=known)
+    return render(
+        request, "workflows/list.html", place="workflows", badge=await badge_of(request), workflows=known,
+        may_start=may(scope, "run.start"), latest={item.name: item.version for item in reversed(known)},
+    )  # fmt: skip
 
 
 @get("/more")
