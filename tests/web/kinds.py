@@ -84,7 +84,7 @@ FILLED: dict[str, Any] = {
     "size": "xxl",
     "terms": True,
     "contract": "standard",
-    "title": "  Two spaces, <b>tags</b> & \"quotes\" ",
+    "title": '  Two spaces, <b>tags</b> & "quotes" ',
     "code": "VIE",
     "note": "first line\nsecond line",
     "mail": "ana@example.org",

@@ -262,7 +262,8 @@ async def test_every_kind_of_field_arrives_as_its_type(site: Site) -> None:
         data = {
             "csrf": csrf_of(page), "revision": "1", "f.sure": "true", "f.carrier": "ups", "f.boxes": "3",
             "f.weight": "1.5", "f.price": "0.10", "f.ship_on": "2026-12-24", "f.pick_up": "2026-12-24T08:00",
-            "f.reason": "Straße\r\nzwei", "f.tags#": ["0", "1"], "f.tags.0": "a", "f.tags.1": "b", "f.address!": "1", "f.address.street": "Ring 1",
+            "f.reason": "Straße\r\nzwei", "f.tags#": ["0", "1"], "f.tags.0": "a", "f.tags.1": "b",
+                "f.address!": "1", "f.address.street": "Ring 1",
             "f.address.city": "Graz", "f.nickname": "",
         }  # fmt: skip
         answer = await client.post(f"/approvals/{question}", data=data)

@@ -24,6 +24,7 @@ from signoff.people.passwords import hash_password
 from signoff.runtime.engine import Engine
 from signoff.runtime.handles import Run
 from signoff.web.app import create_app
+from tests.web.kinds import Kinds
 
 PASSWORD = "correct horse battery"
 _HASH = hash_password(PASSWORD)
@@ -69,6 +70,7 @@ GATES: dict[str, Gate] = {}
 
 ship = ask("web/ship", Ship)
 everything = ask("web/everything", Everything)
+all_kinds = ask("web/kinds", Kinds)
 payment = event("web/payment", Payment)
 
 
@@ -104,12 +106,27 @@ async def paid_workflow(step: Step) -> int:
     return (await step.await_event(payment)).amount
 
 
+@workflow("web/kinds")
+async def kinds_workflow(step: Step) -> Kinds:
+    """Asks with every kind of field."""
+    return await step.ask(all_kinds, title="One of each kind", to=group("finance"))
+
+
+@workflow("web/start")
+async def started_workflow(step: Step, order: str, boxes: int = 3, *, kinds: Kinds | None = None) -> str:
+    """Started from its page.
+
+    What stands here is not shown.
+    """
+    return f"{order} {boxes}"
+
+
 @workflow("web/form")
 async def form_workflow(step: Step) -> Everything:
     return await step.ask(everything, title="Fill everything in", to=group("finance"))
 
 
-WORKFLOWS = [order_workflow, paid_workflow, form_workflow]
+WORKFLOWS = [order_workflow, paid_workflow, form_workflow, kinds_workflow, started_workflow]
 
 PEOPLE = {
     "ana@example.org": ("Ana Moreno", "approver", "finance"),

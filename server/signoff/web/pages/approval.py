@@ -65,10 +65,10 @@ async def approval_page(request: AnyRequest, approval: FromPath[str]) -> Respons
 
 
 async def _open(request: AnyRequest, approval: str) -> tuple[ApprovalView, DraftView | None]:
-    """A question, with what the person typed for it before, as long as they may send it."""
+    """A question, with what the person typed for it and did not send, also when it is over by now."""
     backend, scope = backend_of(request), scope_of(request)
     item = await backend.approval(scope, approval)
-    return item, await backend.draft(scope, approval_key(approval)) if item.why_not is None else None
+    return item, await backend.draft(scope, approval_key(approval))
 
 
 @get("/approvals/{approval:str}/state")
@@ -174,7 +174,7 @@ async def _page(
     return await _render(request, asked, inbox, item.id, {
         "item": item, "choices": choices, "history": history, "following": following,
         "problem": problem, "draft": draft, "draft_key": approval_key(item.id),
-        "kept": problem is not None and item.why_not is not None, "of_list": of_list,
+        "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
         "state": _state(request, asked, item, seen, following),
         "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
     }, http=200 if problem is None else problem.http)  # fmt: skip
