@@ -158,17 +158,23 @@ class Claiming(Driving):
     async def _claim(self, room: int) -> Claimed:
         in_memory = (*self._cache.values(), *self.active.values())
         known = {run.id: (run.generation, run.outcome_no, run.epoch) for run in in_memory}
-        adopted = [run.id for run in self.active.values() if run.adopted is not None]
-        held = [run.id for run in self.active.values() if run.adopted is None]
+        # what happens to a run while an advance of it is under way is looked at after that
+        busy = [run.id for run in self.active.values() if run.busy and (run.adopted is not None or not self._shared)]
+        held = [run.id for run in self.active.values() if not run.busy]
         if self.store.dialect.name != "sqlite" and self._strays:
             await self.store.write(free_strays, self.id, list(self.active))
             self._strays = False
         call = self.store.read if self.store.dialect.name == "sqlite" else self.store.write
-        return await call(claim, self.id, list(self._known), known, held, adopted, room)
+        return await call(claim, self.id, list(self._known), known, held, busy, room)
 
     def _take(self, claimed: Claimed) -> None:
         if claimed.next_wake is not None:  # else what runs said that were let go meanwhile still holds
             self._wake_at(claimed.next_wake)
+        for run_id in claimed.woken:
+            if (run := self.active.get(run_id)) is not None and run.busy:
+                run.stale = True
+            else:
+                self._claim_wanted.set()
         for loaded in claimed.loaded:
             run = self.active.get(loaded.row.id)
             if run is None:

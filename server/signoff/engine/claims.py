@@ -8,7 +8,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from signoff.engine.journal import Loaded, News, load, load_news
+from signoff.engine.journal import Loaded, News, load, load_news, rows_of
 from signoff.engine.outcomes import R, Row, S
 from signoff.store.tables import Worker
 from signoff.store.tx import Tx
@@ -21,6 +21,7 @@ W = Worker.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table 
 class Claimed:
     loaded: list[Loaded] = field(default_factory=list)  # taken, with the whole journal
     news: list[News] = field(default_factory=list)  # known runs (held, or kept in the cache) with what happened to them
+    woken: list[int] = field(default_factory=list)  # busy runs that may have to be looked at once they are not
     delayed: list[int] = field(default_factory=list)  # delayed starts that are due and must be let in first
     skipped: bool = False  # some could not be taken because somebody (a sender, another worker) had their row locked
     more: bool = False  # there may be more to take
@@ -33,43 +34,46 @@ def claim(
     definitions: Sequence[int],
     known: Mapping[int, tuple[int, int, int]],
     held: Sequence[int],
-    adopted: Sequence[int],
+    busy: Sequence[int],
     limit: int,
 ) -> Claimed:
     """Take up to `limit` runs that need a worker.
 
     `known`: run id -> (generation, last outcome) of runs whose program is in memory; of these only news are loaded.
-    `held`: those of them that this worker holds already; `adopted`: those that it is just taking with an advance. On
-    SQLite the file's one worker owns every run, so taking writes nothing; on PostgreSQL it writes owner and epoch.
+    `held`: those of them that this worker holds already; `busy`: those that an advance of this worker is just changing
+    or taking, which are left alone. On SQLite the file's one worker owns every run, so taking writes nothing; on
+    PostgreSQL it writes owner and epoch.
     """
     claimed = Claimed()
     mine = R.c.definition_id.in_(definitions)
-    if adopted:
-        mine = sa.and_(mine, R.c.id.not_in(adopted))
     awake = sa.and_(R.c.blocked_reason.is_(None), R.c.requested != "pause")
     due = sa.and_(R.c.wake_at <= tx.now, R.c.ready.is_(None), awake, R.c.worker_id.is_(None), mine)
     rows: list[Row] = []
     if tx.dialect.name == "sqlite":
-        taken = set(held)
-        found = tx.conn.execute(
-            sa.select(R)
-            .where(R.c.ready.is_not(None), mine)
-            .order_by(R.c.ready, R.c.priority.desc(), R.c.id)
-            .limit(limit + len(held) + 1)
-        ).all()
-        fresh = [row for row in found if row.id not in taken]
+        waking, taken = set(held), {*held, *busy}
+        ready = sa.select(R.c.id).where(R.c.ready.is_not(None), mine)
+        ready = ready.order_by(R.c.ready, R.c.priority.desc(), R.c.id).limit(limit + len(taken) + 1)
+        found = tx.conn.execute(ready).scalars().all()
+        fresh = [run_id for run_id in found if run_id not in taken]
         claimed.more = len(fresh) > limit
-        rows = fresh[:limit]
-        news = [row.id for row in found if row.id in taken]
         if claimed.more:  # those that are held may stand behind the others
             told = sa.select(R.c.id).where(R.c.worker_id == worker_id, R.c.ready.is_not(None))
-            news = [run_id for run_id in tx.conn.execute(told).scalars() if run_id in taken]
-        left = limit - len(rows)
+            found = [*found, *tx.conn.execute(told).scalars()]
+        news = list(dict.fromkeys(run_id for run_id in found if run_id in waking))
+        claimed.woken = [run_id for run_id in found if run_id in taken and run_id not in waking]
+        wanted_ids = fresh[:limit]
+        left = limit - len(wanted_ids)
         if left > 0:
-            late = tx.conn.execute(sa.select(R).where(due).order_by(R.c.wake_at).limit(left)).all()
-            rows += [row for row in late if row.id not in taken]
-            claimed.more = claimed.more or len(late) == left
+            late_ids = tx.conn.execute(sa.select(R.c.id).where(due).order_by(R.c.wake_at).limit(left)).scalars().all()
+            wanted_ids += [run_id for run_id in late_ids if run_id not in taken]
+            claimed.more = claimed.more or len(late_ids) == left
+        by_id = rows_of(tx, wanted_ids)
+        rows = [by_id[run_id] for run_id in wanted_ids]
     else:
+        claimed.woken = list(busy)
+        if busy:
+            mine = sa.and_(mine, R.c.id.not_in(busy))
+            due = sa.and_(due, mine)
         ready = sa.select(R.c.id).where(R.c.ready.is_not(None), R.c.worker_id.is_(None), mine)
         ready = ready.order_by(R.c.ready, R.c.priority.desc(), R.c.id).limit(limit)
         rows = list(_take(tx, tx.dialect.claim(ready), worker_id))

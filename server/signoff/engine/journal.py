@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from signoff.engine.outcomes import R, Row, S
+from signoff.engine.outcomes import RUN_COLUMNS, R, Row, RunRow, S
 from signoff.replay.messages import JournalEntry
 from signoff.store import payloads
 from signoff.store.tables import Definition, Round, Run, Tenant
@@ -21,6 +22,8 @@ from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
 D = Definition.__table__  # type: ignore[attr-defined]
 ROUND = Round.__table__  # type: ignore[attr-defined]
 T = Tenant.__table__  # type: ignore[attr-defined]
+# run and number come first
+StepRow: Any = namedtuple("StepRow", tuple(S.columns.keys()))  # type: ignore[misc]  # the table knows the names
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class News:
     entries: list[JournalEntry]
 
 
-def entry_of(row: Row, texts: dict[str, str]) -> JournalEntry:
+def entry_of(row: Any, texts: dict[str, str]) -> JournalEntry:
     value = texts.get(row.value, row.value) if row.value is not None else None
     kind = OutcomeKind(row.outcome_kind) if row.outcome_kind is not None else None
     error = None
@@ -88,8 +91,14 @@ def entry_of(row: Row, texts: dict[str, str]) -> JournalEntry:
         ended_at=row.ended_at,
         value=value,
         error=error,
-        by_handler=row.by_handler,
+        by_handler=bool(row.by_handler),
     )
+
+
+def rows_of(tx: Tx, run_ids: Sequence[int]) -> dict[int, Row]:
+    """The rows of the runs that exist."""
+    found = tx.dialect.fetch_rows(tx, R, RUN_COLUMNS, "id", run_ids) if run_ids else []
+    return {row[0]: cast(Row, RunRow._make(row)) for row in found}
 
 
 def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None) -> dict[int, Loaded]:
@@ -97,13 +106,11 @@ def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None)
     if known is not None:
         rows: Sequence[Row] = [known[run_id] for run_id in run_ids]
     else:
-        rows = tx.conn.execute(sa.select(R).where(R.c.id.in_(run_ids))).all()
+        rows = list(rows_of(tx, run_ids).values())
     started = [row.id for row in rows if row.next_no > 0]
-    steps = (
-        tx.conn.execute(sa.select(S).where(S.c.run_id.in_(started)).order_by(S.c.run_id, S.c.no)).all()
-        if started
-        else []
-    )
+    found = tx.dialect.fetch_rows(tx, S, StepRow._fields, "run_id", started) if started else []
+    steps: list[Any] = [StepRow._make(step) for step in found]
+    steps.sort(key=lambda step: step[:2])  # by run and number
     texts = _texts(tx, steps, rows)
     loaded = {row.id: Loaded(row, texts.get(row.args, row.args) if row.args else None, [], {}) for row in rows}
     for step in steps:
@@ -111,7 +118,7 @@ def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None)
         run.entries.append(entry_of(step, texts))
         undoable = step.options is not None and '"compensate"' in step.options
         if (step.outcome_no is None or undoable) and step.retired_in is None:
-            run.states[step.no] = StepState(step.attempts, step.lost, step.due_at, step.started, step.asked_at)
+            run.states[step.no] = StepState(step.attempts, step.lost, step.due_at, bool(step.started), step.asked_at)
     rounds = [row.id for row in rows if row.generation > 1]
     if rounds:
         for item in tx.conn.execute(sa.select(ROUND).where(ROUND.c.run_id.in_(rounds))):
@@ -122,7 +129,7 @@ def load(tx: Tx, run_ids: Sequence[int], known: Mapping[int, Row] | None = None)
 
 def load_news(tx: Tx, known: dict[int, int]) -> dict[int, News]:
     """Of each run (id -> last outcome known) its row and the outcomes recorded since."""
-    rows = tx.conn.execute(sa.select(R).where(R.c.id.in_(list(known)))).all()
+    rows = rows_of(tx, list(known)).values()
     news = {row.id: News(row, []) for row in rows}
     ahead = [row.id for row in rows if row.outcome_no > known[row.id]]
     if ahead:
@@ -139,7 +146,7 @@ def load_news(tx: Tx, known: dict[int, int]) -> dict[int, News]:
     return news
 
 
-def _texts(tx: Tx, steps: Iterable[Row], rows: Iterable[Row]) -> dict[str, str]:
+def _texts(tx: Tx, steps: Iterable[Any], rows: Iterable[Row]) -> dict[str, str]:
     stored = [text for step in steps for text in (step.args, step.value) if text is not None and text.startswith("@")]
     stored += [row.args for row in rows if row.args is not None and row.args.startswith("@")]
     found = payloads.get_many(tx, stored) if stored else []
