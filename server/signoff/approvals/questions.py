@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from signoff.approvals import ledger
+from signoff.approvals import kept, ledger
 from signoff.approvals.eligibility import Question, freeze
 from signoff.approvals.stuck import at_creation
 from signoff.people.canonical import canonical, content_hash, storable
@@ -70,10 +70,22 @@ class ApprovalQuestions:
         }
         if question.get("members") == "as_asked":
             row["frozen"] = freeze(Question.of(SimpleNamespace(**row)), people(tx, run.tenant_id))
-        row["stuck"] = at_creation(tx, SimpleNamespace(**row))
-        tx.conn.execute(sa.insert(A).values(row))
+        former = kept.find(tx, run, row) if run.generation > 1 else None
+        if former is not None and former.kept:
+            row |= kept.columns(former, at)
+        else:
+            row["stuck"] = at_creation(tx, SimpleNamespace(**row))
+        insert = sa.insert(A).values(row)
+        if former is None:
+            tx.conn.execute(insert)
+        else:
+            kept.record(tx, run, tx.conn.execute(insert.returning(A)).one(), former)
         tx.notify("approvals", run.tenant_id)
-        return None
+        return former.row.answer if former is not None and former.kept else None
+
+    def former(self, tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:
+        """The answered questions behind the cut of a restart or fork."""
+        return kept.behind(tx, run, step_nos)
 
     def close(self, tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
         """Close what is still open of these steps' approvals, each with its row in the ledger."""

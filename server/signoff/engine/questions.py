@@ -5,7 +5,7 @@ The engine knows of approvals only that an ask step carries a question; the appr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -32,6 +32,13 @@ class QuestionHandler(Protocol):
         """Closes open questions: `reason` is `expired`, `canceled`, `retired` or `run_over`."""
         ...
 
+    def former(self, tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:
+        """What people answered in these steps of the run, and in rounds before without that it was asked since.
+
+        Pairs of the approval's row id and the step's number, in the order in which a new round may ask for them.
+        """
+        ...
+
 
 _handler: QuestionHandler | None = None
 
@@ -49,6 +56,10 @@ def open_question(tx: Tx, run: Any, step_no: int, detail: AskDetail, at: datetim
 def close_questions(tx: Tx, run_id: int, step_nos: Sequence[int], reason: str, at: datetime) -> None:
     if _handler is not None and step_nos:
         _handler.close(tx, run_id, step_nos, reason, at)
+
+
+def former_answers(tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:
+    return [] if _handler is None else _handler.former(tx, run, step_nos)
 
 
 def move_deadline(tx: Tx, run: Any, step_no: int, due_at: datetime) -> None:

@@ -19,7 +19,7 @@ from signoff.engine.definitions import definition_by_id, resolve_definition
 from signoff.engine.lookup import find_locked, find_run
 from signoff.engine.outcomes import R, Row, S
 from signoff.engine.programs import seed_of
-from signoff.engine.questions import close_questions
+from signoff.engine.questions import close_questions, former_answers
 from signoff.engine.starting import Started, StartSpec, start
 from signoff.engine.status import Status, status_of
 from signoff.store import payloads
@@ -34,6 +34,9 @@ ROUND = Round.__table__  # type: ignore[attr-defined]
 
 # A step by its number in the journal, by its name (its last use), or by name and ordinal (from 0).
 StepRef = int | str | tuple[str, int]
+
+# Which answers behind the cut are asked for again: all, none, or those of these steps.
+AskAgain = bool | Sequence[int]
 
 _BOOKKEEPING = (StepKind.MARKER, StepKind.CANCEL)
 
@@ -107,12 +110,14 @@ def restart(
     from_failed: bool = False,
     version: int | None = None,
     events: Literal["keep", "drop"] = "keep",
+    ask_again: AskAgain = False,
     reason: str | None = None,
     actor: str | None = None,
 ) -> int:
     """Runs a final, blocked or paused run again and returns its new generation.
 
     Without `from_step` it keeps all but the step whose error ended the run, what a cancel ended, and what was undone.
+    What people answered is kept where the same question is asked again, but for the steps in `ask_again` (True: all).
     Raises Conflict in any other state, InvalidInput for a step that cannot be restarted from, NotFound, LimitExceeded.
     """
     row = find_locked(tx, scope, run)
@@ -129,6 +134,7 @@ def restart(
     if version is not None:
         definition = resolve_definition(tx, definition.name, version)
     generation = row.generation + 1
+    answers = _answers(tx, row, plan.retired, ask_again)
     _retire(tx, row, [step for step in journal.live if step.no in plan.retired], generation, events)
     former = {
         "status": status.value,
@@ -137,7 +143,7 @@ def restart(
         "error": json.loads(payloads.get(tx, row.error)) if row.error is not None else None,
         "ended_at": row.ended_at.isoformat() if row.ended_at is not None else None,
     }
-    _open_round(tx, row.id, generation, row.outcome_no, actor or _actor(scope), reason, former)
+    _open_round(tx, row.id, generation, row.outcome_no, actor or _actor(scope), reason, former, answers)
     again: dict[str, Any] = {"ready": 0, "wake_at": None}
     if ended:
         (admission,) = limits.admit_new(tx, row.tenant_id, definition, [None])
@@ -204,10 +210,13 @@ def fork(
     args: str | None = None,
     run_id: str | None = None,
     version: int | None = None,
+    ask_again: AskAgain = False,
     reason: str | None = None,
     actor: str | None = None,
 ) -> Started:
     """Starts a new run that begins with what `run` did before the cut, with other `args` (JSON text) if given.
+
+    Answers behind the cut are kept as `restart` keeps them.
 
     The run itself may be in any state and stays as it is. Steps without an outcome are not taken over, and when it
     fails the new run undoes only what it did itself. Its `created_at` is that of the run, because its handler has seen
@@ -216,6 +225,7 @@ def fork(
     row = find_locked(tx, scope, run)
     journal = _Journal.load(tx, row)
     plan = journal.plan(row, from_step, False)
+    answers = _answers(tx, row, plan.retired, ask_again)
     options = json.loads(row.options) if row.options else {}
     definition = definition_by_id(tx, row.definition_id)
     stored = payloads.get(tx, row.args) if row.args is not None else None
@@ -241,7 +251,7 @@ def fork(
     outcomes = [step for step in kept if step.outcome_no is not None]
     number = max((step.outcome_no for step in outcomes), default=0)
     seeds = _copy_rounds(tx, row, started.run_id)
-    _open_round(tx, started.run_id, seeds + 1, number, actor or _actor(scope), reason, None)
+    _open_round(tx, started.run_id, seeds + 1, number, actor or _actor(scope), reason, None, answers)
     tx.conn.execute(
         sa.update(R)
         .where(R.c.id == started.run_id)
@@ -350,8 +360,31 @@ def _retire(tx: Tx, row: Row, steps: Sequence[Row], generation: int, events: str
         tx.conn.execute(sa.update(E).where(buffered, E.c.by_id).values(**asked, idempotency_key=None))
 
 
+def _answers(tx: Tx, row: Row, retired: frozenset[int], ask_again: AskAgain) -> dict[str, list[int]] | None:
+    """What the new round does with the answers behind the cut, by the ids of their questions."""
+    found = former_answers(tx, row, retired)
+    nos = {step_no for _, step_no in found}
+    again = nos if ask_again is True else set() if ask_again is False else set(ask_again)
+    if not again <= nos:
+        problem = f"run {row.public_id!r} has no answers behind the cut at {sorted(again - nos)}"
+        raise InvalidInput(problem, [FieldError(("ask_again",), "no answer that would be kept")], run=row.public_id)
+    if not found:
+        return None
+    return {
+        "keep": [number for number, step_no in found if step_no not in again],
+        "again": [number for number, step_no in found if step_no in again],
+    }
+
+
 def _open_round(
-    tx: Tx, run_id: int, generation: int, number: int, actor: str | None, reason: str | None, former: Any
+    tx: Tx,
+    run_id: int,
+    generation: int,
+    number: int,
+    actor: str | None,
+    reason: str | None,
+    former: Any,
+    answers: dict[str, list[int]] | None,
 ) -> None:
     tx.conn.execute(
         sa.insert(ROUND).values(
@@ -363,6 +396,7 @@ def _open_round(
             actor=actor,
             reason=reason,
             former=json.dumps(former) if former is not None else None,
+            answers=json.dumps(answers) if answers is not None else None,
         )
     )
 

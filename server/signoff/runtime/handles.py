@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
@@ -33,6 +33,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 StepRef = int | str | tuple[str, int]
+AskAgain = bool | Sequence[int]
 
 
 class Run(Generic[R]):
@@ -294,6 +295,7 @@ class Run(Generic[R]):
         from_failed: bool = False,
         version: int | None = None,
         events: Literal["keep", "drop"] = "keep",
+        ask_again: AskAgain = False,
         reason: str | None = None,
         actor: str | None = None,
         session: AsyncSession | None = None,
@@ -301,11 +303,14 @@ class Run(Generic[R]):
         """Run again, keeping the steps before the cut; returns the new generation.
 
         from_step: a journal number, a step's name (its last use), or (name, ordinal). Without it everything is kept
-        but the step whose error ended the run and what a cancel ended. Raises Conflict for a run that goes on.
+        but the step whose error ended the run and what a cancel ended. Answers of people behind the cut are kept where
+        the same question is asked again; ask_again: True, or the numbers of the steps to be asked again all the same.
+        Raises Conflict for a run that goes on.
         """
         return await self._engine.write(
             session, rounds.restart, self._scope, self.id,
-            from_step=from_step, from_failed=from_failed, version=version, events=events, reason=reason, actor=actor,
+            from_step=from_step, from_failed=from_failed, version=version, events=events, ask_again=ask_again,
+            reason=reason, actor=actor,
         )  # fmt: skip
 
     async def fork(
@@ -315,14 +320,19 @@ class Run(Generic[R]):
         args: Mapping[str, Any] | None = None,
         run_id: str | None = None,
         version: int | None = None,
+        ask_again: AskAgain = False,
         reason: str | None = None,
         actor: str | None = None,
     ) -> Run[R]:
-        """A new run that begins with the steps before the cut, with other `args` (by parameter name) if given."""
+        """A new run that begins with the steps before the cut, with other `args` (by parameter name) if given.
+
+        Answers of people behind the cut are kept as `restart` keeps them.
+        """
         text = await self._changed_args(args) if args is not None else None
         started = await self._engine.store.write(
             rounds.fork, self._scope, self.id,
-            from_step=from_step, args=text, run_id=run_id, version=version, reason=reason, actor=actor,
+            from_step=from_step, args=text, run_id=run_id, version=version, ask_again=ask_again, reason=reason,
+            actor=actor,
         )  # fmt: skip
         return Run(self._engine, self._scope, started.public_id, key=started.run_id, codec=self._codec)
 
