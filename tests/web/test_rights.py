@@ -84,7 +84,10 @@ class House:
         """What became of one request: `sign-in`, `role`, `missing`, or `through` and the status."""
         method, template = route.split(" ")
         names = re.findall(r"{(\w+)}", template)
-        filled = {name: FIXED[name] for name in names if name in FIXED} | {"action": deed or "cancel"}
+        filled = {name: FIXED[name] for name in names if name in FIXED} | {
+            "action": deed or "cancel",
+            "deed": deed or "reassign",
+        }
         for name in names:
             if name not in filled:
                 filled[name] = await self.make(name, where, role)

@@ -9,10 +9,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from signoff.approvals.abilities import Doing, Why, abilities
 from signoff.approvals.body import render_body
-from signoff.approvals.decide import check
-from signoff.approvals.eligibility import who_may_answer
+from signoff.approvals.eligibility import selectors, who_may_answer
 from signoff.approvals.inbox import DEF, business_key, names_of
+from signoff.approvals.notes import NoteView, notes_of
 from signoff.approvals.questions import REASONS, A
 from signoff.approvals.standing import D, standing_of
 from signoff.engine.outcomes import R, Row
@@ -22,15 +23,8 @@ from signoff.people.permissions import require
 from signoff.people.users import U
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
-from signoff.workflow.errors import NotFound, Refused
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """Why the person who looks may not do something: a fixed word and a sentence."""
-
-    reason: str
-    text: str
+from signoff.workflow.errors import NotFound
+from signoff.workflow.selectors import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +71,19 @@ class ProgressView:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedView:
+    """What the question was when the person decided; None where it is still the same."""
+
+    at: datetime
+    decision: DecisionView
+    title: str | None
+    body: str | None  # markdown
+    facts: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalView:
-    """A question with all that a person needs to answer it. `why_not` is None when they may."""
+    """A question with all that a person needs to answer it."""
 
     id: str
     run: str
@@ -95,6 +100,7 @@ class ApprovalView:
     sensitive: bool
     to: list[dict[str, str]]
     who: str  # "anyone in finance or ana@example.org"
+    named: list[tuple[str, str]]  # whom it is put to, one by one: `group:finance`, and in words
     kept_from: str  # whom it is kept from, in words; empty: nobody
     not_requester: bool
     requester: str | None
@@ -114,12 +120,21 @@ class ApprovalView:
     claimed_by: str | None
     claimed_name: str | None
     claimed_at: datetime | None
-    stuck: str | None  # nobody, only_requester
+    stuck: str | None  # nobody, only_requester, too_few
     revision: int
     content_hash: str
     decisions: list[DecisionView]  # in the order in which they were given
     progress: ProgressView
-    why_not: Why | None
+    escalate_to: str  # who is asked besides when it is escalated, in words; empty: nobody
+    notes: list[NoteView]  # comments and changes, oldest first
+    can: dict[Doing, Why | None]  # what the person who looks may do, and else why not
+    changed: ChangedView | None  # what changed since the person decided
+    former: list[DecisionView]  # what was answered when the very same question was asked in an earlier round
+
+    @property
+    def why_not(self) -> Why | None:
+        """Why the person may not answer."""
+        return self.can["decide"]
 
     @property
     def decision(self) -> DecisionView | None:
@@ -164,6 +179,8 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
     reminders = json.loads(row.reminders) if row.reminders else []
     standing = standing_of(tx, row)
     now = standing.progress
+    run = tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one()
+    decisions, notes = _decisions(tx, row), notes_of(tx, row.id)
     return ApprovalView(
         id=row.public_id,
         run=row.run,
@@ -180,6 +197,7 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
         sensitive=row.sensitive,
         to=json.loads(row.to),
         who=who_may_answer(standing.question.asked),
+        named=[_named(selector) for selector in standing.question.asked],
         kept_from=who_may_answer(standing.question.exclude) if standing.question.exclude else "",
         not_requester=row.not_requester,
         requester=row.requester,
@@ -202,10 +220,19 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
         stuck=row.stuck if state == "open" else None,
         revision=row.revision,
         content_hash=row.content_hash,
-        decisions=_decisions(tx, row),
+        decisions=decisions,
         progress=ProgressView(now.have, now.need, now.text, now.waits_for),
-        why_not=_why_not(tx, scope, row),
+        escalate_to=who_may_answer(selectors(row.escalate_to)) if row.escalate_to else "",
+        notes=notes,
+        can=abilities(tx, scope, run, row, standing),
+        changed=_changed(scope, decisions, notes),
+        former=_former(tx, row),
     )
+
+
+def _named(selector: Selector) -> tuple[str, str]:
+    ((kind, name),) = selector.to_json().items()
+    return f"{kind}:{name}", who_may_answer([selector])
 
 
 def _option(raw: dict[str, Any]) -> OptionView:
@@ -233,10 +260,24 @@ def _decisions(tx: Tx, approval: Row) -> list[DecisionView]:
     ]  # fmt: skip
 
 
-def _why_not(tx: Tx, scope: Scope, approval: Row) -> Why | None:
-    run = tx.conn.execute(sa.select(R).where(R.c.id == approval.run_id)).one()
-    try:
-        check(tx, scope, run, approval)
-    except Refused as refusal:
-        return Why(refusal.reason, str(refusal))
-    return None
+def _changed(scope: Scope, decisions: list[DecisionView], notes: list[NoteView]) -> ChangedView | None:
+    mine = [one for one in decisions if one.person == scope.actor]
+    if not mine or not mine[-1].lapsed:
+        return None
+    # The first change after the decision holds what the person had before them.
+    note = next((item for item in notes if item.kind == "change" and item.at >= mine[-1].at), None)
+    if note is None:
+        return None
+    was = {key: note.data[key] for key in ("title", "body", "facts") if key in note.data}
+    return ChangedView(note.at, mine[-1], was.get("title"), was.get("body"), was.get("facts"))
+
+
+def _former(tx: Tx, row: Row) -> list[DecisionView]:
+    """The decisions of the last approval before this one in the run that asked just the same."""
+    if row.state != "open":
+        return []
+    query = sa.select(A).where(
+        A.c.run_id == row.run_id, A.c.id < row.id, A.c.content_hash == row.content_hash, A.c.state == "decided"
+    )
+    found = tx.conn.execute(query.order_by(A.c.id.desc()).limit(1)).first()
+    return [] if found is None else [one for one in _decisions(tx, found) if not one.lapsed]

@@ -20,12 +20,25 @@ from signoff.web.addresses import keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
-from signoff.web.pages import approval, drafts, entrance, inbox, live, people, record, runs, settings, start, workflows
+from signoff.web.pages import (
+    approval,
+    deeds,
+    drafts,
+    entrance,
+    inbox,
+    live,
+    people,
+    record,
+    runs,
+    settings,
+    start,
+    workflows,
+)
 from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-ROOMS = (entrance, inbox, approval, drafts, runs, people, record, settings, start, workflows, live)
+ROOMS = (entrance, inbox, approval, deeds, drafts, runs, people, record, settings, start, workflows, live)
 PAGES = [handler for room in ROOMS for handler in room.HANDLERS]
 
 

@@ -9,10 +9,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
+from signoff.approvals import changes, claims, drafts, thread
 from signoff.approvals import decide as gate
-from signoff.approvals import drafts
 from signoff.approvals import inbox as boxes
 from signoff.approvals import views as approvals
+from signoff.approvals.abilities import Doing
+from signoff.approvals.doors import through
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
@@ -261,6 +263,17 @@ class Backend:
     async def drop_draft(self, scope: Scope, key: str) -> None:
         await self.store.write(drafts.drop_draft, scope, key)
 
+    async def act_on_approval(
+        self, scope: Scope, approval: str, doing: Doing, arguments: Mapping[str, Any], *, via: str
+    ) -> None:
+        """A claim, a comment or a change; a refusal leaves its row in the audit log."""
+        await through(self.store, f"approval.{doing}", _DEEDS[doing], scope, approval, via=via, **arguments)
+
+    async def whom_to_ask(self, scope: Scope) -> tuple[list[Person], list[str]]:
+        """Who could be asked: members who may answer, by name, and groups. For those who may ask somebody else."""
+        require(scope, "approval.delegate")
+        return await self.store.read(_whom_to_ask, scope)
+
     # -- live
 
     async def watch(self, scope: Scope, topic: str) -> list[tuple[str, Any]]:
@@ -287,6 +300,24 @@ class Backend:
         return await self.store.read(lambda tx: {row.id: row.tenant_id for row in tx.conn.execute(query)})
 
 
+_DEEDS: Mapping[Doing, Callable[..., Any]] = {
+    "claim": claims.claim,
+    "release": claims.release,
+    "delegate": changes.delegate,
+    "reassign": changes.reassign,
+    "escalate": changes.escalate,
+    "extend": changes.extend,
+    "add": changes.add,
+    "comment": thread.comment,
+}
+
+
+def _whom_to_ask(tx: Tx, scope: Scope) -> tuple[list[Person], list[str]]:
+    able = [person for person in users.people(tx, scope.tenant_id) if person.role_at_least("approver")]
+    names = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
+    return able, list(tx.conn.execute(names).scalars())
+
+
 def _present(tx: Tx, secret: str) -> Scope | None:
     session = sessions.find_session(tx, secret)
     if session is None or session.tenant_id is None or session.user_id is None:
@@ -300,7 +331,7 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
     hidden = 0 if all_steps else max(0, row.next_no - STEPS_SHOWN)
     view = views.run_view(tx, scope, run)
     asked = {item.approval_id for item in view.awaiting if item.approval_id is not None}
-    questions = approvals.approvals_of_run(tx, scope, run) if asked else []
+    questions = [approvals.approval_view(tx, scope, name) for name in asked]
     has_undo = S.c.options.contains('"compensate"', autoescape=True)
     live = sa.and_(S.c.run_id == row.id, S.c.retired_in.is_(None), S.c.started)
     undo = sa.select(sa.func.count()).select_from(S).where(live, has_undo)
@@ -311,7 +342,7 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
         events=views.events_view(tx, scope, run),
         logs=views.logs_view(tx, scope, run)[-LOGS_SHOWN:],
         rounds=views.rounds_view(tx, scope, run),
-        questions={item.id: item for item in questions if item.id in asked},
+        questions={item.id: item for item in questions},
         can_undo=int(tx.conn.execute(undo).scalar_one()),
     )
 

@@ -25,8 +25,8 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     # for everybody
     "GET /": "signed-in",
     "GET /badge": "signed-in",
-    "GET /more": "signed-in",
     "GET /keyboard": "signed-in",
+    "GET /more": "signed-in",
     "GET /live": "signed-in",
     "POST /live/{stream_id}": "signed-in",
     "GET /{rest}": "public",  # nothing is there
@@ -36,6 +36,17 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /approvals/{approval}": "approval.view",
     "GET /approvals/{approval}/state": "approval.view",
     "POST /approvals/{approval}": "approval.decide",
+    "GET /approvals/{approval}/{deed}": "approval.view",  # what it would do, and who may
+    "POST /approvals/{approval}/{deed}": {
+        "claim": "approval.claim",
+        "release": "approval.claim",
+        "comment": "approval.comment",
+        "delegate": "approval.delegate",
+        "reassign": "approval.decide",  # or approval.reassign, whoever it is put to
+        "escalate": "approval.decide",  # or approval.escalate, whoever it is put to
+        "extend": "approval.extend",  # or who may decide, where the question says so
+        "add": "approval.add",
+    },
     # runs
     "GET /runs": "run.view",
     "GET /runs/rows": "run.view",

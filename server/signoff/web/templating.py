@@ -14,7 +14,21 @@ from signoff.approvals.inbox import SOON
 from signoff.resources import static_dir, templates_dir
 from signoff.web import say
 from signoff.web.addresses import segment
-from signoff.web.wording import coming_up, doing, problem_words, step_note, step_state, timed_out, told, tone
+from signoff.web.wording import (
+    NOTE_ICONS,
+    coming_up,
+    differences,
+    doing,
+    effect,
+    note_words,
+    problem_words,
+    step_note,
+    step_state,
+    stuck_words,
+    timed_out,
+    told,
+    tone,
+)
 
 EVENT_WORDS = {"created": "not sent yet", "buffered": "waiting", "consumed": "taken", "set_aside": "did not fit"}
 
@@ -56,7 +70,9 @@ def environment() -> Environment:
         coming_up=coming_up,
         compact=lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str),
         count=say.count,
+        differences=differences,
         doing=doing,
+        effect=effect,
         duration=say.duration,
         exact=say.exact,
         has_nested=_has_nested,
@@ -64,15 +80,19 @@ def environment() -> Environment:
         is_number=say.is_number,
         iso=say.iso,
         listed=say.listed,
+        note_icon=lambda note: NOTE_ICONS.get(note.kind, "comment"),
+        note_words=note_words,
         person=say.person,
         plain=say.plain,
         pretty=say.pretty,
         problem_words=problem_words,
         relative=say.relative,
         segment=segment,
+        sentence=say.sentence,
         short=_short,
         step_note=step_note,
         step_state=step_state,
+        stuck_words=stuck_words,
         timed_out=timed_out,
         told=told,
         tone=tone,

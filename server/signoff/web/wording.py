@@ -256,3 +256,86 @@ def timed_out(item: Any) -> str:
     """What happened when nobody answered in time."""
     return say.sentence(_AT_THE_END[item.on_timeout or "raise"].replace("is taken", "was taken").replace(
         "goes on", "went on").replace("is canceled", "was canceled"))  # fmt: skip
+
+
+NOTE_ICONS = {
+    "claim": "hand", "release": "hand", "reassign": "people", "add": "people", "delegate": "user", "escalate": "warn",
+    "remind": "clock", "extend": "clock", "change": "mutation", "lapse": "restart", "kept": "restart",
+    "again": "restart",
+}  # fmt: skip
+
+
+def note_words(note: Any) -> str:
+    """What happened to a question, as a sentence without its reason."""
+    who, data = say.person(note.name) if note.actor else "Signoff", note.data
+    to, of = _those(data.get("to")), _those([data["from"]] if isinstance(data.get("from"), dict) else data.get("from"))
+    match note.kind:
+        case "claim":
+            return f"{who} works on it"
+        case "release":
+            return (
+                f"{who} released the claim of {say.person(data['of'])}"
+                if data.get("of")
+                else f"{who} left it to others"
+            )
+        case "reassign":
+            return f"{who} asked {to} instead of {of or 'everybody'}"
+        case "add":
+            return f"{who} asked {to} besides"
+        case "delegate":
+            return f"{who} lets {to} answer"
+        case "escalate":
+            return f"{who} escalated it to {to}" if note.actor else f"Escalated to {to}"
+        case "remind":
+            return "Reminder"
+        case "extend":
+            return f"{who} gave it {say.duration(data['by'])} more" if data.get("by") else f"{who} gave it more time"
+        case "change":
+            return "The question changed"
+        case "lapse":
+            return "Answers that were given before do not count any more"
+        case "kept":
+            return "The answer of an earlier round was kept"
+        case "again":
+            return "Asked again"
+        case _:
+            return say.words(note.kind)
+
+
+def _those(to: Any) -> str:
+    if isinstance(to, str):
+        return say.person(to)
+    names = [f"anyone in {item['group']}" if "group" in item else f"every {item['role']}" if "role" in item
+             else say.person(item.get("user")) for item in to or () if isinstance(item, dict)]  # fmt: skip
+    return say.listed(names)
+
+
+def differences(item: Any) -> list[tuple[str, str | None, str | None]]:
+    """What of a question is not as it was when the person answered: a label, before, after."""
+    was, lines = item.changed, []
+    if was.title is not None and was.title != item.title:
+        lines.append(("Question", was.title, item.title))
+    if was.facts is not None:
+        for key in dict.fromkeys([*was.facts, *item.facts]):
+            before, after = (say.plain(facts[key]) if key in facts else None for facts in (was.facts, item.facts))
+            if before != after:
+                lines.append((say.words(key), before, after))
+    if was.body is not None:
+        lines.append(("Text", was.body, "as it stands above"))
+    return lines
+
+
+def effect(item: Any) -> str:
+    """What the answer did, on its receipt."""
+    return f"The run went on from step {item.step_no}."
+
+
+def stuck_words(item: Any) -> str:
+    """Why a question cannot be answered as things stand."""
+    match item.stuck:
+        case "only_requester":
+            return f"Only {say.person(item.requester_name)} could, who asked for the run and must not."
+        case "too_few":
+            return f"It needs {item.progress.need} answers, and there are not as many who may: {item.who}."
+        case _:
+            return f"It is put to {item.who}, and there is nobody of them who may."

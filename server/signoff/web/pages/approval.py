@@ -79,7 +79,7 @@ async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Respon
     seen = request.query_params.get("revision", "")
     revision = int(seen) if seen.isdecimal() else item.revision
     following = None
-    if item.state != "open":
+    if item.state != "open" or (item.why_not is not None and item.why_not.reason == "voted"):
         following = next_of((await read_list(request, asked)).rows, item.id)
     return send_fragment(request, _state(request, asked, item, revision, following, live=True))
 
@@ -176,6 +176,7 @@ async def _page(
         "problem": problem, "draft": draft, "draft_key": approval_key(item.id),
         "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
         "state": _state(request, asked, item, seen, following),
+        "former_answer": told(item, item.former[-1]) if item.former else [],
         "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
     }, http=200 if problem is None else problem.http)  # fmt: skip
 
@@ -186,7 +187,8 @@ async def _render(
     return render(
         request, "approvals/page.html", http=http, place="inbox", badge=await badge_of(request), asked=asked,
         rows=list_of(request, asked, inbox, current), items=inbox.rows, chips=chips_of(asked, inbox.workflows),
-        **{"of_list": True, **values},
+        # what the form's own buttons are sent to, also where the question stands beside its list
+        here=asked.item(current) if current else asked.href(), **{"of_list": True, **values},
     )  # fmt: skip
 
 

@@ -1,0 +1,160 @@
+"""What the person who looks may do about a question, and of everything else why not and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from signoff.approvals.claims import still_counts
+from signoff.approvals.decide import check
+from signoff.approvals.doors import check_open, person_now
+from signoff.approvals.eligibility import who_may_answer
+from signoff.approvals.standing import Standing, finder, require_asked, require_seat
+from signoff.engine.outcomes import Row
+from signoff.people.permissions import Action, may, require
+from signoff.store.scope import Person, Scope
+from signoff.store.tx import Tx
+from signoff.workflow.errors import Refused
+
+Doing = Literal["decide", "claim", "release", "delegate", "reassign", "escalate", "extend", "add", "comment"]
+DOINGS: Final[tuple[Doing, ...]] = get_args(Doing)
+_ACTIONS: Final[dict[Doing, Action]] = {
+    "claim": "approval.claim",
+    "release": "approval.claim",
+    "delegate": "approval.delegate",
+    "reassign": "approval.reassign",
+    "escalate": "approval.escalate",
+    "extend": "approval.extend",
+    "add": "approval.add",
+    "comment": "approval.comment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why the person who looks may not do something: a fixed word and a sentence."""
+
+    reason: str
+    text: str
+
+
+def abilities(tx: Tx, scope: Scope, run: Row, row: Row, standing: Standing) -> dict[Doing, Why | None]:
+    """By deed: None where the person may do it now. The deeds themselves check once more when they are done."""
+    return {doing: _why_not(_RULES[doing], _Case(tx, scope, run, row, standing, doing)) for doing in DOINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    tx: Tx
+    scope: Scope
+    run: Row
+    row: Row
+    standing: Standing
+    doing: Doing
+
+    def person(self) -> Person:
+        """Whoever looks, as they are now, on a question that is still open."""
+        person = person_now(self.tx, self.scope)
+        check_open(self.tx, self.run, self.row)
+        if self.row.state == "decided":
+            raise Refused("already_decided", "This question was answered")
+        return person
+
+    def needs_seat(self, person: Person) -> None:
+        """Refused unless the question waits for them."""
+        require(Scope(self.scope.tenant_id, person), _ACTIONS[self.doing])
+        find = finder(self.tx, self.row.tenant_id)
+        require_asked(self.standing, person, find, self.row)
+        require_seat(self.standing, person, find, self.row)
+
+    def needs_seat_or_office(self, person: Person) -> bool:
+        """Whether they hold the office; refused when they have neither that nor a say."""
+        if may(Scope(self.scope.tenant_id, person), _ACTIONS[self.doing]):
+            return True
+        find = finder(self.tx, self.row.tenant_id)
+        if not self.standing.question.may(person, find) or self.standing.seat(person, find) is None:
+            whom = who_may_answer(self.standing.question.asked)
+            raise Refused("role", f"An operator can do this, and those whom the question waits for: {whom}")
+        return False
+
+
+def _why_not(rule: Callable[[_Case], None], case: _Case) -> Why | None:
+    try:
+        rule(case)
+    except Refused as refusal:
+        return Why(refusal.reason, str(refusal))
+    return None
+
+
+def _decide(case: _Case) -> None:
+    check(case.tx, case.scope, case.run, case.row)
+
+
+def _claim(case: _Case) -> None:
+    person = case.person()
+    case.needs_seat(person)
+    if case.row.claim == "none":
+        raise Refused("claim", "This question is not claimed: whoever is first answers it")
+    holder = case.row.claimed_by
+    if holder == person.actor:
+        raise Refused("claim", "You work on it already")
+    if holder is not None and still_counts(case.tx, case.row):
+        raise Refused("claim", f"{holder} works on it; they or an operator can release it")
+
+
+def _release(case: _Case) -> None:
+    person = case.person()
+    if case.row.claimed_by is None:
+        raise Refused("claim", "Nobody works on it")
+    if case.row.claimed_by != person.actor and not person.role_at_least("operator"):
+        raise Refused("claim", f"{case.row.claimed_by} works on it; they or an operator can release it")
+    require(Scope(case.scope.tenant_id, person), "approval.claim")
+
+
+def _delegate(case: _Case) -> None:
+    case.needs_seat(case.person())
+
+
+def _reassign(case: _Case) -> None:
+    case.needs_seat_or_office(case.person())
+
+
+def _escalate(case: _Case) -> None:
+    case.needs_seat_or_office(case.person())
+    if not case.row.escalate_to:
+        raise Refused("escalate", "The question names nobody to ask besides")
+    if case.row.escalated_at is not None:
+        raise Refused("escalate", "The others are asked already")
+
+
+def _extend(case: _Case) -> None:
+    operates = case.needs_seat_or_office(case.person())
+    if case.row.due_at is None and case.row.timeout_at is None:
+        raise Refused("extend", "The question has no deadline")
+    if not operates and case.row.extend is None:
+        raise Refused("role", "Only an operator can give this question more time")
+
+
+def _add(case: _Case) -> None:
+    person = case.person()
+    if not may(Scope(case.scope.tenant_id, person), "approval.add"):
+        raise Refused("role", "Only an operator can ask others besides")
+
+
+def _comment(case: _Case) -> None:
+    person = person_now(case.tx, case.scope)
+    require(Scope(case.scope.tenant_id, person), "approval.comment")
+
+
+_RULES: Final[dict[Doing, Callable[[_Case], None]]] = {
+    "decide": _decide,
+    "claim": _claim,
+    "release": _release,
+    "delegate": _delegate,
+    "reassign": _reassign,
+    "escalate": _escalate,
+    "extend": _extend,
+    "add": _add,
+    "comment": _comment,
+}
