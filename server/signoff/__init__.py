@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from signoff.replay.asked import Comment
 from signoff.replay.step import Step
 from signoff.runtime.engine import Engine
 from signoff.workflow import attempt
@@ -55,6 +56,7 @@ __all__ = [
     "AnyOf",
     "Ask",
     "Call",
+    "Comment",
     "Compensation",
     "Conflict",
     "Decided",

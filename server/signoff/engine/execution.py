@@ -326,7 +326,8 @@ class Executor:
         assert ask is not None
         fn = ask.fn
         args, kwargs = fn.codec.decode_call(ask.args)
-        exclusive = self.store.dialect.name == "sqlite"  # the write turn must be taken after the run's turn
+        # on SQLite the write turn must be taken after the run's turn
+        exclusive = self.store.dialect.name == "sqlite" or fn.takes_turn
         tries = 0
         while True:
             tries += 1

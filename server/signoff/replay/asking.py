@@ -48,12 +48,17 @@ class AskOptions(TypedDict, total=False):
 
 def shown(ask: Ask[Any], title: Any, body: Any, facts: Mapping[str, Any] | None) -> dict[str, Any]:
     """What people read."""
-    for what, text in (("title", title), ("body", body)):
-        if not isinstance(text, str):
-            raise InvalidInput(f"the {what} of ask {ask.name!r} is text, not {type(text).__name__}")
-    if not title.strip():
-        raise InvalidInput(f"the title of ask {ask.name!r} must say something")
-    return {"title": title, "body": body, "facts": _facts(facts)}
+    return {
+        "title": text_of(ask.name, "title", title), "body": text_of(ask.name, "body", body), "facts": facts_of(facts)
+    }  # fmt: skip
+
+
+def text_of(ask: str, what: Literal["title", "body"], text: Any) -> str:
+    if not isinstance(text, str):
+        raise InvalidInput(f"the {what} of ask {ask!r} is text, not {type(text).__name__}")
+    if what == "title" and not text.strip():
+        raise InvalidInput(f"the title of ask {ask!r} must say something")
+    return text
 
 
 def who(
@@ -161,7 +166,7 @@ class DecisionsDecoder:
         return [Decided("", "", at, self._codec.decode(text))]
 
 
-def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+def facts_of(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     if facts is None:
         return {}
     for label in facts:

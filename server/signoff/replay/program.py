@@ -77,6 +77,7 @@ class CoroutineProgram:
         self._pending: dict[int, StepCall[Any] | Timer] = {}
         self._asked = 0
         self._ordinals: dict[str, int] = {}
+        self.questions: dict[int, int] = {}  # the ordinals of ask steps, by index
         self._markers: dict[str, bool] = {}
         self._context = contextvars.Context()
         self._context.run(guard.driven.set, self)
@@ -140,6 +141,8 @@ class CoroutineProgram:
         self._asked = index + 1
         ordinal = self._ordinals.get(name, 0)
         self._ordinals[name] = ordinal + 1
+        if kind is StepKind.ASK:
+            self.questions[index] = ordinal
         unstable = options is not None and options.unstable_args
         self._commands.append(AskStep(index, kind, name, ordinal, args, options, detail, fn, normalize, unstable))
         call: StepCall[Any] = StepCall(self, index, kind, name, decode)

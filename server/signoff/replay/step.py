@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from signoff.replay import asking
+from signoff.replay import asked, asking
+from signoff.replay.asked import Comment
 from signoff.replay.asking import AskOptions, Claim, Members, OnTimeout
 from signoff.replay.call import Envelope, EventDecoder, StepCall
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, RunInfo, SleepDetail
@@ -364,6 +365,29 @@ class Step:
         elif on_timeout == "cancel_run":
             call.cancels_run = True
         return call
+
+    def update_ask(
+        self,
+        call: StepCall[Any],
+        *,
+        title: str | None = None,
+        body: str | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> StepCall[bool]:
+        """Show something else to those who are asked by `call`, what `step.ask` gave. `facts` replaces all of them.
+
+        Claims and partial votes lapse, and those who voted see what changed. True once it is shown; False if the
+        question is over already. InvalidInput for what does not fit.
+        """
+        program = self._enter()
+        fn, args = asked.update(program, call, title, body, facts)
+        return self._run(StepKind.MUTATION, fn, (), args)
+
+    def comments(self, call: StepCall[Any]) -> StepCall[list[Comment]]:
+        """What people wrote about the question that `call` asks, oldest first."""
+        program = self._enter()
+        fn, args = asked.comments(program, call)
+        return self._run(StepKind.QUERY, fn, (), args)
 
     # Several at once, in an order that is the same on every replay
 

@@ -67,6 +67,7 @@ class StepFunction(Generic[P, R]):
 
     kind: ClassVar[StepKind]
     first: ClassVar[int] = 0  # leading parameters that Signoff gives
+    takes_turn: ClassVar[bool] = False  # no advance of the run is under way while it executes
 
     def __init__(
         self, name: str, fn: Callable[..., Any], codec: Codec, place: Place, defaults: StepOptions = EMPTY
