@@ -99,6 +99,9 @@ async def test_nobody_decides_twice(here: World) -> None:
     asked = await ask_by(here, n_of(2, FINANCE))
     await answer(here, ana, asked)
     assert await refused(here, ana, asked) == "voted"
+    with pytest.raises(Refused, match=r"^You decided at 2026-03-02 09:00 UTC; 1 of 2 have decided$") as caught:
+        await answer(here, ana, asked)
+    assert caught.value.to_problem()["status"] == 409
 
 
 async def test_whoever_s_places_are_filled_is_not_asked_any_more(here: World) -> None:
@@ -474,6 +477,9 @@ async def test_rejecting_asks_for_a_reason_unless_the_option_says_otherwise(here
     with pytest.raises(Refused) as caught:
         await answer(here, ana, asked, None, option="drop", registry=registry)
     assert [field.loc for field in caught.value.fields] == [("comment",)]
+    with pytest.raises(Refused) as caught:
+        await answer(here, ana, asked, 7, option="drop", registry=registry)
+    assert [field.loc for field in caught.value.fields] == [(), ("comment",)]
     await answer(here, ana, asked, {"what": "title"}, option="rework", registry=registry)
     asks_why, registry = await ask_review(here, [option("publish", form=Publish, reason=True)])
     given = {"price": 1}

@@ -90,9 +90,16 @@ def decide(
     seat = admit(tx, scope, run, row, revision)
     said = _said(comment)
     chosen = find_option(row.options, option)
-    checked = check_answer(row.ask, json.loads(row.schema), answer, registry, typed=via == "embedded", option=chosen)
-    if chosen is not None and chosen["reason"] and said is None:
-        raise Refused("form", "Say why", [FieldError(("comment",), "must say why")], approval=approval)
+    wanting = [FieldError(("comment",), "must say why")] if chosen and chosen["reason"] and said is None else []
+    try:
+        checked = check_answer(
+            row.ask, json.loads(row.schema), answer, registry, typed=via == "embedded", option=chosen
+        )
+    except Refused as refusal:
+        refusal.fields += wanting
+        raise
+    if wanting:
+        raise Refused("form", "Say why", wanting, approval=approval)
     return _record(tx, run, row, seat, checked, chosen, said, via)
 
 

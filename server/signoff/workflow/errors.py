@@ -138,7 +138,8 @@ class NeedsDecision(SignoffError):
 class Refused(SignoffError):
     """A person may not do this. `reason` says why by a fixed word.
 
-    For example not_eligible, not_member, wrong_tenant, deadline, revision, already_decided, closed, form.
+    For example not_eligible, excluded, own_request, not_member, wrong_tenant, deadline, revision, already_decided,
+    voted, claim, closed, form.
     """
 
     code = "refused"
@@ -146,6 +147,8 @@ class Refused(SignoffError):
     _STATUS: ClassVar[dict[str, int]] = {
         "revision": 409,
         "already_decided": 409,
+        "voted": 409,
+        "claim": 409,
         "closed": 409,
         "deadline": 409,
         "form": 422,
