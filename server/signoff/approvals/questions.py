@@ -81,6 +81,8 @@ class ApprovalQuestions:
         else:
             kept.record(tx, run, tx.conn.execute(insert.returning(A)).one(), former)
         tx.notify("approvals", run.tenant_id)
+        if row["next_at"] is not None:
+            tx.notify("clerk")
         return former.row.answer if former is not None and former.kept else None
 
     def former(self, tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:

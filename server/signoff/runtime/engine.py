@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ca
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from signoff.approvals.clerk import Clerk
 from signoff.approvals.sealer import Sealer
 from signoff.engine import cleanup, definitions, pools, starting, views
 from signoff.engine.cleanup import Cleaned
@@ -56,6 +57,7 @@ class Engine:
 
     store: Store
     watcher: Watcher
+    clerk: Clerk
     worker: Worker | None
 
     def __init__(
@@ -100,11 +102,12 @@ class Engine:
         self._starts = self.store.committer(starting.start_together, repeatable=False)
         self.watcher = Watcher(self.store)
         self.worker = None
-        self._sealer = Sealer(self.store)
+        self._sealer, self.clerk = Sealer(self.store), Clerk(self.store)
         try:
             self.watcher.open()
             await self._prepare()
             await self._sealer.start()
+            await self.clerk.start()
             if self._wants_worker:
                 worker = Worker(
                     self.store,
@@ -126,6 +129,7 @@ class Engine:
             if worker is not None:
                 await worker.stop(self._grace if grace is None else grace)
         finally:
+            await self.clerk.stop()
             await self._sealer.stop()
             await self.watcher.close()
             await self.store.close()

@@ -111,6 +111,7 @@ class TestEngine(Engine):
             await self.worker.settled()
             await _turns()
             await self.worker.settled()
+        await self.clerk.settled()
 
     # -- steps
 
