@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field, SecretStr
 
 from signoff.approvals import changes, claims
 from signoff.approvals.decide import D, Receipt, decide_embedded_through
-from signoff.approvals.eligibility import Question
+from signoff.approvals.eligibility import Question, who_may_answer
 from signoff.approvals.questions import A, ApprovalQuestions
-from signoff.approvals.standing import candidates
+from signoff.approvals.standing import candidates, standing_of
 from signoff.engine.outcomes import S
 from signoff.people.canonical import content_hash
 from signoff.people.chain import LEDGER
@@ -651,6 +651,45 @@ async def test_who_decides_for_what_after_changes(
     found, able = await here.store.read(read)
     assert {name: found[name] for name in expected} == expected
     assert able == {f"{name}@example.org" for name, parts in found.items() if parts}
+
+
+@pytest.mark.parametrize(
+    ("question", "changed", "words"),
+    [
+        ({}, [], "any approver"),
+        ({"to": [FINANCE.to_json()]}, [], "anyone in finance"),
+        ({"to": [FINANCE.to_json()], "rule": n_of(2).to_json()}, [], "anyone in finance"),
+        ({"rule": TWO_AND_ONE.to_json()}, [], "anyone in finance or anyone in security"),
+        ({"rule": all_of(any_of(), FINANCE).to_json()}, [], "any approver"),
+        (
+            {"to": [FINANCE.to_json()]},
+            [{"kind": "add", "to": [{"user": "zoe@example.org"}]}],
+            "anyone in finance or zoe@example.org",
+        ),
+        ({"to": [FINANCE.to_json()]}, [{"kind": "reassign", "to": [{"group": "out"}]}], "anyone in out"),
+        ({}, [{"kind": "reassign", "to": [{"group": "out"}]}], "anyone in out"),
+        ({}, [{"kind": "add", "to": [{"group": "out"}]}], "any approver"),
+        (
+            {"to": [user("ana@example.org").to_json()]},
+            [{"kind": "delegate", "from": {"user": "ana@example.org"}, "to": [{"user": "zoe@example.org"}]}],
+            "zoe@example.org",
+        ),
+    ],
+)
+async def test_whom_it_is_put_to_in_words(
+    here: World, question: dict[str, Any], changed: list[dict[str, Any]], words: str
+) -> None:
+    asked = await here.ask(**question)
+    await change_approval(here, asked, changes=json.dumps(changed))
+
+    def read(tx: Tx) -> tuple[str, str]:
+        standing = standing_of(tx, tx.conn.execute(sa.select(A).where(A.c.public_id == asked.approval)).one())
+        return who_may_answer(standing.question.asked), standing.progress.waits_for
+
+    asked_words, waits_for = await here.store.read(read)
+    assert asked_words == words
+    if "rule" not in question or question["rule"] == n_of(2).to_json():
+        assert waits_for == words
 
 
 # -- what is bound, and what time does

@@ -212,8 +212,8 @@ def test_a_parallel_part_does_not_take_back_who_completed_a_stage() -> None:
     assert found.open_parts == {1, 2}
 
 
-def test_a_part_without_people_of_its_own_means_those_in_to() -> None:
-    found = progress(n_of(2), [Vote(frozenset([0]))], [FINANCE, user("ana@example.org")])
+def test_places_say_whom_they_wait_for() -> None:
+    found = progress(n_of(2), [Vote(frozenset([0]))], [[FINANCE, user("ana@example.org")]])
     (place,) = found.open_places
     assert (place.words, place.missing, found.text) == ("anyone in finance or ana@example.org", 1, "1 of 2")
     assert progress(None, []).open_places[0].words == "any approver"

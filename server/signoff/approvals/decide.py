@@ -289,7 +289,7 @@ def _record(
         at=tx.now,
     )
     decisions = [*before.decisions, SimpleNamespace(**vars(new), name=person.name)]
-    after = progress(before.question.rule, [vote_of(one) for one in decisions], before.question.to)
+    after = progress(before.question.rule, [vote_of(one) for one in decisions], before.question.whom)
     if after.done:
         text = _all_of(decisions) if several(before.question.rule) else checked.text
         # The journal may be ahead of the approval: nothing waits for this answer any more.

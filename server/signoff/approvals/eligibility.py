@@ -98,12 +98,24 @@ class Question:
         return [*self.to, *(selector for part in self.parts for selector in part), *self.added]
 
     @property
+    def whom(self) -> list[list[Selector]]:
+        """By leaf of the rule, whom it means in words that people read."""
+        return [self._spoken_of(part or self.to) for part in self.parts]
+
+    @property
     def asked(self) -> list[Selector]:
         """Whom it is put to, in words that people read: those of `to`, else those of the parts."""
-        those = [selector for selector in self.to if selector is not _NOBODY]
-        if not self.to and all(self.parts):
-            those = [selector for part in self.parts for selector in part]
-        return list(dict.fromkeys([*those, *self.added]))
+        parts = [selector for part in self.parts for selector in part]
+        return self._spoken_of(self.to or (parts if all(self.parts) else []))
+
+    def _spoken_of(self, those: Iterable[Selector]) -> list[Selector]:
+        found: list[Selector] = []
+        for selector in those:
+            given_to = self.held.get(selector.email) if isinstance(selector, User) else None
+            found += [selector] if given_to is None else given_to
+        # An empty list says every approver, whom nobody need be added to.
+        found += self.added if found else []
+        return [selector for selector in dict.fromkeys(found) if selector != _NOBODY]
 
     def authorities(self, person: Person, find: Find) -> list[Authority]:
         """What the person may decide for, as far as the rule goes and whatever was decided: their own first."""

@@ -64,8 +64,8 @@ class _Leaf:
     stages: tuple[tuple[int, int], ...]  # of the staged rules around it: which one, which part of it
 
 
-def progress(rule: Rule | None, votes: Sequence[Vote], to: Sequence[Selector] = ()) -> Progress:
-    """`rule` None is one decider. `to`: whom a part without selectors means."""
+def progress(rule: Rule | None, votes: Sequence[Vote], whom: Sequence[Sequence[Selector]] | None = None) -> Progress:
+    """`rule` None is one decider. `whom`: by leaf, whom it means now; without it, whom the rule names."""
     leaves = _leaves(AnyOf() if rule is None else rule)
     filling: list[int | None] = [None] * len(votes)
     enabled = _fill(leaves, votes, filling)
@@ -77,7 +77,7 @@ def progress(rule: Rule | None, votes: Sequence[Vote], to: Sequence[Selector] = 
     for part, leaf in enumerate(leaves):
         missing = leaf.size - filling.count(part)
         if not done and part in enabled and _has_room(part, leaves, votes, filling, enabled):
-            who = leaf.selectors or tuple(to)
+            who = leaf.selectors if whom is None else tuple(whom[part])
             places.append(Place(part, who, who_may_answer(who), missing))
     return Progress(done, vetoed, have, need, f"{have} of {need}", tuple(places), tuple(filling))
 

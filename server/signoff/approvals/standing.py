@@ -58,7 +58,7 @@ def standing_of(tx: Tx, approval: Any) -> Standing:
 def stands(approval: Any, decisions: Sequence[Any]) -> Standing:
     """Of an approval's row and the rows of its decisions that count, oldest first."""
     question = Question.of(approval)
-    return Standing(question, decisions, progress(question.rule, list(map(vote_of, decisions)), question.to))
+    return Standing(question, decisions, progress(question.rule, list(map(vote_of, decisions)), question.whom))
 
 
 def require_asked(standing: Standing, person: Person, find: Find, approval: Any) -> None:

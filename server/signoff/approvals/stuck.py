@@ -56,7 +56,7 @@ def verdict(standing: Standing, members: Sequence[Person]) -> str | None:
         free = [one for one in question.authorities(person, by_email.get) if one.owner not in standing.used]
         if person.email not in standing.voted and free:
             votes.append(Vote(free[0].parts))
-    return None if progress(question.rule, votes, question.to).done else "too_few"
+    return None if progress(question.rule, votes).done else "too_few"
 
 
 def _requester_could(question: Question, members: Mapping[str, Person]) -> bool:

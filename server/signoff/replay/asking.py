@@ -129,8 +129,8 @@ def when(
     elif escalate_after is not None:
         raise InvalidInput("escalate_after= says when: give escalate_to= too")
     if extend is not None:
-        if timeout is None:
-            raise InvalidInput("extend= moves the deadline: give timeout= too")
+        if timeout is None and due is None:
+            raise InvalidInput("extend= moves the deadline: give timeout= or due= too")
         question["extend"] = as_seconds(extend, "extend=", minimum=1.0)
     return question
 
