@@ -57,4 +57,4 @@ constraints: .venv/.bench
 	@$(BIN)/pip freeze --exclude-editable | grep -viE '^(#|pip=|setuptools=|wheel=)' > constraints.txt
 
 clean:
-	rm -rf .venv dist build static/vendor tests/support/vendor .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf .venv dist build static/vendor tests/support/vendor tests/support/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov

@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VENDOR = "static/vendor"
 TEST_VENDOR = "tests/support/vendor"
+TEST_MODULES = "tests/support/node_modules"
 INPUTS = ("package.json", "package-lock.json", ".npmrc", "hatch_build.py")
 
 # What the pages load, and the licence it comes under.
@@ -32,6 +33,8 @@ TESTED = {
     "axe-core/axe.min.js": "axe.min.js",
     "axe-core/LICENSE": "LICENSE.axe-core",
 }
+# What tests run with Node, with all that it needs; likewise.
+TEST_PROGRAM = "oidc-provider"
 
 
 class FrontEndFiles(BuildHookInterface[Any]):
@@ -50,6 +53,7 @@ class FrontEndFiles(BuildHookInterface[Any]):
             modules = self._install(Path(folder), dev=editable)
             self._copy(modules, SERVED, Path(self.root, VENDOR))
             if editable:
+                self._copy_program(modules)
                 self._copy(modules, TESTED, Path(self.root, TEST_VENDOR))
 
     def _fingerprint(self) -> str:
@@ -57,6 +61,8 @@ class FrontEndFiles(BuildHookInterface[Any]):
 
     def _is_fresh(self, *, editable: bool) -> bool:
         wanted = [(VENDOR, SERVED)] + ([(TEST_VENDOR, TESTED)] if editable else [])
+        if editable and not Path(self.root, TEST_MODULES, TEST_PROGRAM, "package.json").is_file():
+            return False
         return all(
             all(Path(self.root, folder, name).is_file() for name in files.values())
             and Path(self.root, folder, "versions.sha256").is_file()
@@ -77,6 +83,12 @@ class FrontEndFiles(BuildHookInterface[Any]):
                 f"the front-end files could not be installed: {' '.join(command)} (see its output above)"
             )
         return folder / "node_modules"
+
+    def _copy_program(self, modules: Path) -> None:
+        """All packages but those of which single files are taken: what is left is what the program needs."""
+        packaged = {source.split("/")[0] for source in (*SERVED, *TESTED)}
+        shutil.rmtree(Path(self.root, TEST_MODULES), ignore_errors=True)
+        shutil.copytree(modules, Path(self.root, TEST_MODULES), ignore=shutil.ignore_patterns(*packaged, ".*"))
 
     def _copy(self, modules: Path, files: dict[str, str], target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)

@@ -75,7 +75,7 @@ def test_the_sdist_has_what_its_own_tests_need_and_nothing_that_was_made(sdist: 
         ".npmrc",
     ):
         assert (sdist / name).is_file(), name
-    for name in (".venv", "node_modules", ".git", "tests/support/vendor"):
+    for name in (".venv", "node_modules", ".git", "tests/support/vendor", "tests/support/node_modules"):
         assert not (sdist / name).exists(), name
 
 

@@ -39,8 +39,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/approvals/{approval}/add": {"to": ["admin@example.org"], "reason": "knows it"},
     "POST /api/v1/approvals/{approval}/comments": {"text": "hm"},
 }
-FIXED = {"link": "unknown", "rest": "nowhere", "no": "0", "event": "web/payment", "stream_id": "unknown",
-         "path": "unknown", "workflow": "web%2Forder", "file_path": "signoff.css"}  # fmt: skip
+FIXED = {"link": "unknown", "provider": "unknown", "rest": "nowhere", "no": "0", "event": "web/payment",
+         "stream_id": "unknown", "path": "unknown", "workflow": "web%2Forder", "file_path": "signoff.css"}  # fmt: skip
 FRAGMENTS = {"GET /runs/{run}/steps/{no}"}  # without htmx they lead on to the page that holds them
 OWNED = {"approval", "draft", "run", "user", "group", "key", "name"}  # parameters that name something of a tenant
 

@@ -193,13 +193,13 @@ def csrf_of(html: str) -> str:
 
 
 @asynccontextmanager
-async def running_site(url: str, port: int = 0) -> AsyncIterator[Site]:
+async def running_site(url: str, port: int = 0, **options: Any) -> AsyncIterator[Site]:
     AppStatus.should_exit = False  # of the process; a server that stopped before would end our streams
     async with Engine(url, workflows=WORKFLOWS) as engine:
         await engine.store.write(_people, engine)
         made = {role: await engine.store.write(_token, engine, role) for role in ("viewer", "operator")}
         listener = socket.create_server(("127.0.0.1", port))
-        app = create_app(engine)
+        app = create_app(engine, **options)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=2))
         server.capture_signals = _no_signals  # type: ignore[method-assign]  # the test runner's own stay in place
         serving = asyncio.create_task(server.serve(sockets=[listener]))

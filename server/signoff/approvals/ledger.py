@@ -38,7 +38,7 @@ def append(
     actor: str | None = None,
     via: str | None = None,
 ) -> int:
-    """Write a row and return its id. `run` and `approval` are public ids; `kind`: decision, kept, lapsed, expired, closed."""
+    """Write a row and return its id. `kind`: decision, kept, lapsed, expired, closed; run and approval by public id."""
     row = {
         "tenant_id": tenant_id,
         "at": tx.now,

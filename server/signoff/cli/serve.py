@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import click
 import structlog
 
+from signoff.cli.failures import CommandFailed, Exit
 from signoff.cli.modules import import_modules
 from signoff.cli.options import database_option, modules_argument, required_modules_argument, run_async
 from signoff.cli.people import link_address
@@ -17,6 +18,7 @@ from signoff.cli.serving import address_of, bind, serve_app, until_signal
 from signoff.people.links import first_admin_link
 from signoff.runtime.engine import DEFAULT_GRACE, Engine
 from signoff.web.app import create_app
+from signoff.web.providers import ProviderConfig, read_providers
 
 logger = structlog.get_logger("signoff")
 
@@ -36,6 +38,7 @@ migrate_option = click.option("--migrate", is_flag=True, help="Migrate a Postgre
 @click.option("--host", default="127.0.0.1", show_default=True, envvar="SIGNOFF_HOST")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, envvar="SIGNOFF_PORT")
 @click.option("--url", envvar="SIGNOFF_URL", help="Where people reach the server, when it stands behind a proxy.")
+@click.option("--oidc", envvar="SIGNOFF_OIDC", metavar="FILE", help="Identity providers: TOML or JSON, see the docs.")
 @click.option("--no-worker", is_flag=True, help="Only pages and API; `signoff worker` executes the runs.")
 @grace_option
 @migrate_option
@@ -46,12 +49,14 @@ async def serve(
     host: str,
     port: int,
     url: str | None,
+    oidc: str | None,
     no_worker: bool,
     grace: float,
     migrate: bool,
     database: str,
 ) -> None:
     """Import MODULEs with workflows, and serve pages, API and a worker until SIGTERM."""
+    providers = _providers(oidc)
     import_modules(modules)
     bound = bind(host, port)
     async with opened(Engine(database, worker=not no_worker, migrate=migrate, grace=grace), bound) as engine:
@@ -63,10 +68,17 @@ async def serve(
             )
         names = sorted({workflow.name for workflow in engine.registry.workflows()})
         await serve_app(
-            create_app(engine, url=url),
+            create_app(engine, url=url, providers=providers),
             bound,
             ready=lambda: logger.info("serving", address=address, workflows=names, worker=not no_worker),
         )
+
+
+def _providers(source: str | None) -> list[ProviderConfig]:
+    try:
+        return read_providers(source) if source else []
+    except ValueError as error:
+        raise CommandFailed(f"The identity providers cannot be read: {error}.", Exit.USAGE) from error
 
 
 @click.command()

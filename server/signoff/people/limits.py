@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -57,9 +58,18 @@ def take_attempt(tx: Tx, email: str, address: str) -> Blocked | None:
 
     It returns rather than raises, because a count that is rolled back is none.
     """
+    return _take(tx, LIMITS, email, address)
+
+
+def take_arrival(tx: Tx, address: str) -> Blocked | None:
+    """As `take_attempt`, for a sign-in at an identity provider: counted by address, with those by password."""
+    return _take(tx, {"address": LIMITS["address"]}, "", address)
+
+
+def _take(tx: Tx, counters: Mapping[str, tuple[int, timedelta]], email: str, address: str) -> Blocked | None:
     waits, first = [], False
     insert = postgresql.insert if tx.dialect.name == "postgresql" else sqlite.insert
-    for name, (limit, window) in LIMITS.items():
+    for name, (limit, window) in counters.items():
         row = insert(C).values(key=_key(name, email, address), count=1, ends_at=tx.now + window)
         over = C.c.ends_at <= tx.now
         counted = row.on_conflict_do_update(

@@ -56,12 +56,17 @@ def open_session(
     agent: str | None = None,
     address: str | None = None,
     provider: str | None = None,
+    minutes: int | None = None,
 ) -> tuple[str, SessionView]:
-    """Start a session; returns the secret for the cookie, which is nowhere else, and what was stored."""
+    """Start a session; returns the secret for the cookie, which is nowhere else, and what was stored.
+
+    `minutes`: how long it lasts at most, instead of the 7 days of those who signed in.
+    """
     secret = new_secret()
+    ends_at = tx.now + (ABSOLUTE if minutes is None else timedelta(minutes=minutes))
     agent = None if agent is None else storable(agent[:MAX_AGENT])
     view = SessionView(
-        digest(secret), user_id, tenant_id, role, new_secret(), data or {}, tx.now, tx.now, tx.now + ABSOLUTE,
+        digest(secret), user_id, tenant_id, role, new_secret(), data or {}, tx.now, tx.now, ends_at,
         agent, address, provider,
     )  # fmt: skip
     _insert(tx, view)

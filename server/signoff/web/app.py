@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Litestar, Request, Response, Router, get
@@ -20,6 +21,7 @@ from signoff.web.addresses import keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.live import LiveHub
+from signoff.web.oidc import Providers
 from signoff.web.pages import (
     approval,
     deeds,
@@ -27,6 +29,7 @@ from signoff.web.pages import (
     entrance,
     inbox,
     live,
+    oidc,
     people,
     record,
     runs,
@@ -34,11 +37,12 @@ from signoff.web.pages import (
     start,
     workflows,
 )
+from signoff.web.providers import ProviderConfig
 from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-ROOMS = (entrance, inbox, approval, deeds, drafts, runs, people, record, settings, start, workflows, live)
+ROOMS = (entrance, oidc, inbox, approval, deeds, drafts, runs, people, record, settings, start, workflows, live)
 PAGES = [handler for room in ROOMS for handler in room.HANDLERS]
 
 
@@ -62,10 +66,13 @@ async def health(request: Request[Any, Any, Any]) -> Response[Any]:
     return Response({"status": "ok"})
 
 
-def create_app(engine: Engine, *, backend: Backend | None = None, url: str | None = None) -> Litestar:
+def create_app(
+    engine: Engine, *, backend: Backend | None = None, url: str | None = None, providers: Sequence[ProviderConfig] = ()
+) -> Litestar:
     """The app over an engine that is open while the app runs. `url` is where people reach it, if a proxy stands before.
 
-    Without it, links to be passed on begin with the address of the request that asked for them.
+    Without it, links to be passed on begin with the address of the request that asked for them. `providers` are those
+    of OpenID Connect at which people may sign in besides passwords.
     """
     backend = backend or Backend(engine)
     hub = LiveHub(backend)
@@ -84,7 +91,9 @@ def create_app(engine: Engine, *, backend: Backend | None = None, url: str | Non
         request_max_body_size=MAX_BODY,
         on_startup=[hub.start],
         on_shutdown=[hub.stop],
-        state=State({"backend": backend, "live": hub, "templates": environment(), "url": url}),
+        state=State(
+            {"backend": backend, "live": hub, "templates": environment(), "url": url, "providers": Providers(providers)}
+        ),
         openapi_config=OpenAPIConfig(
             title="Signoff",
             version="1",

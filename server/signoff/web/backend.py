@@ -101,7 +101,7 @@ class Backend:
         return await sign_in.sign_in(self.store, email, password, address=address, agent=agent, old=old)
 
     async def sign_out(self, secret: str) -> sessions.SessionView | None:
-        return await self.store.write(sessions.end_session, secret)
+        return await self.store.write(_sign_out, secret)
 
     async def find_link(self, link: str) -> links.LinkView:
         return await self.store.read(links.find_link, link)
@@ -316,6 +316,13 @@ def _whom_to_ask(tx: Tx, scope: Scope) -> tuple[list[Person], list[str]]:
     able = [person for person in users.people(tx, scope.tenant_id) if person.role_at_least("approver")]
     names = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
     return able, list(tx.conn.execute(names).scalars())
+
+
+def _sign_out(tx: Tx, secret: str) -> sessions.SessionView | None:
+    scope, ended = _present(tx, secret), sessions.end_session(tx, secret)
+    if scope is not None:
+        audit(tx, scope, "sign_out", scope.actor, via="page")
+    return ended
 
 
 def _present(tx: Tx, secret: str) -> Scope | None:

@@ -18,6 +18,8 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     # ways in and out
     "GET /sign-in": "public",
     "POST /sign-in": "public",
+    "POST /sign-in/{provider}": "public",
+    "GET /sign-in/{provider}/callback": "public",
     "POST /sign-out": "public",
     "GET /setup/{link}": "public",
     "POST /setup/{link}": "public",

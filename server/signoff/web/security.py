@@ -62,6 +62,7 @@ class Cookies:
         port = host.rpartition(":")[2] if ":" in host and not host.endswith("]") else "80"
         self.session = "__Host-signoff" if self.secure else f"signoff-{port}"
         self.csrf = "__Host-signoff-csrf" if self.secure else f"signoff-csrf-{port}"
+        self.oidc = "__Host-signoff-oidc" if self.secure else f"signoff-oidc-{port}"  # a sign-in under way elsewhere
         self.theme = "signoff-theme"
         jar: SimpleCookie = SimpleCookie()
         for key, value in scope["headers"]:

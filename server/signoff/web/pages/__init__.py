@@ -49,6 +49,12 @@ def outer_url(request: AnyRequest) -> str:
     return given.rstrip("/") if given else f"{request.scope['scheme']}://{request.headers.get('host', '')}"
 
 
+def whence(request: AnyRequest) -> dict[str, Any]:
+    """What is kept of a browser with its session."""
+    address = request.client.host if request.client else ""
+    return {"address": address, "agent": request.headers.get("user-agent")}
+
+
 def is_htmx(request: AnyRequest) -> bool:
     return request.headers.get("hx-request") == "true"
 

@@ -10,15 +10,10 @@ from litestar.params import FromPath
 from signoff.people.passwords import MIN_LENGTH
 from signoff.web import say
 from signoff.web.addresses import local
-from signoff.web.pages import AnyRequest, backend_of, caller_of, redirect, render
+from signoff.web.pages import AnyRequest, backend_of, caller_of, outer_url, redirect, render, whence
+from signoff.web.pages.oidc import leaving, providers_of
 from signoff.web.security import THEMES
 from signoff.workflow.errors import InvalidInput, NotFound, Refused
-
-
-def whence(request: AnyRequest) -> dict[str, Any]:
-    """What is kept of a browser with its session."""
-    address = request.client.host if request.client else ""
-    return {"address": address, "agent": request.headers.get("user-agent")}
 
 
 @get("/sign-in")
@@ -26,7 +21,8 @@ async def sign_in_page(request: AnyRequest) -> Response[Any]:
     target = local(request.query_params.get("next"))
     if caller_of(request).scope is not None:
         return redirect(target)
-    return render(request, "sign_in.html", next=target, email="", error="", error_hint="", reason="")
+    return render(request, "sign_in.html", next=target, email="", error="", error_hint="", reason="",
+                  providers=providers_of(request).buttons)  # fmt: skip
 
 
 @post("/sign-in")
@@ -46,8 +42,9 @@ async def sign_in(request: AnyRequest) -> Response[Any]:
         error, hint = known.get(refusal.reason, (refusal.message, ""))
         status = {"too_many_attempts": 429}.get(refusal.reason, 401 if refusal.reason == "bad_credentials" else 403)
         return render(
-            request, "sign_in.html", http=status, next=target, email=email, error=error, error_hint=hint, reason=""
-        )
+            request, "sign_in.html", http=status, next=target, email=email, error=error, error_hint=hint, reason="",
+            providers=providers_of(request).buttons,
+        )  # fmt: skip
     response = redirect(target)
     response.headers["set-cookie"] = caller.cookies.line(caller.cookies.session, visitor.secret or "")
     return response
@@ -55,10 +52,15 @@ async def sign_in(request: AnyRequest) -> Response[Any]:
 
 @post("/sign-out")
 async def sign_out(request: AnyRequest) -> Response[Any]:
+    """Here, and at the provider whom the session came from, if it offers that."""
     caller = caller_of(request)
-    if caller.secret:
-        await backend_of(request).sign_out(caller.secret)
-    response = redirect("/sign-in")
+    session = await backend_of(request).sign_out(caller.secret) if caller.secret else None
+    provider = providers_of(request).get(session.provider) if session is not None else None
+    response: Response[Any] = redirect("/sign-in")
+    if session is not None and provider is not None:
+        address = await provider.sign_out_address(session.data.get("id_token"), f"{outer_url(request)}/sign-in")
+        if address is not None:
+            response = leaving(request, address, provider.config.name, "sign out")
     response.headers["set-cookie"] = caller.cookies.line(caller.cookies.session, "", max_age=0)
     return response
 
