@@ -3,7 +3,7 @@
 
 const SILENT = 45000; // ms without a word, after which the connection counts as dead
 const tabs = new Map(); // port -> topics
-let source = null, stream = null, csrf = "", subscribed = "", lastHeard = 0, retry = 0, timer = null, state = "connecting";
+let source = null, stream = null, csrf = "", session = "", subscribed = "", lastHeard = 0, retry = 0, timer = null, state = "connecting";
 
 const union = () => [...new Set([...tabs.values()].flat())].sort();
 const tell = (message) => { for (const port of tabs.keys()) port.postMessage(message); };
@@ -63,8 +63,8 @@ async function update() {
 function listen(port) {
   port.onmessage = ({ data }) => {
     if (data.bye) { tabs.delete(port); update(); return; }
-    const someoneElse = data.csrf !== csrf;
-    csrf = data.csrf;
+    const someoneElse = data.session !== session;
+    ({ csrf, session } = data);
     tabs.set(port, data.topics);
     port.postMessage({ state });
     if (someoneElse || data.now) connect();

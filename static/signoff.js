@@ -2,7 +2,8 @@
 "use strict";
 (() => {
   const script = document.currentScript;
-  const csrf = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
+  const token = document.querySelector('meta[name="csrf-token"]');
+  const csrf = token?.content ?? "", session = token?.dataset.session ?? "";
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -26,7 +27,7 @@
     const topics = [...new Set(liveParts().map((part) => part.dataset.live))];
     if (topics.join() === told && !now) return;
     told = topics.join();
-    port.postMessage({ topics, csrf, now });
+    port.postMessage({ topics, csrf, session, now });
   }
 
   function refresh(part) {

@@ -13,6 +13,7 @@ from signoff.approvals.abilities import Doing, Why, abilities
 from signoff.approvals.body import render_body
 from signoff.approvals.eligibility import selectors, who_may_answer
 from signoff.approvals.inbox import DEF, business_key, names_of
+from signoff.approvals.kept import former_of
 from signoff.approvals.notes import NoteView, notes_of
 from signoff.approvals.questions import REASONS, A
 from signoff.approvals.standing import D, standing_of
@@ -82,6 +83,16 @@ class ChangedView:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerView:
+    """Decisions of an earlier round. `kept`: they hold for this question too; `same`: it was word for word this one."""
+
+    decisions: list[DecisionView]
+    kept: bool
+    same: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalView:
     """A question with all that a person needs to answer it."""
 
@@ -129,7 +140,7 @@ class ApprovalView:
     notes: list[NoteView]  # comments and changes, oldest first
     can: dict[Doing, Why | None]  # what the person who looks may do, and else why not
     changed: ChangedView | None  # what changed since the person decided
-    former: list[DecisionView]  # what was answered when the very same question was asked in an earlier round
+    former: FormerView | None  # what was answered in an earlier round of the run
 
     @property
     def why_not(self) -> Why | None:
@@ -226,7 +237,7 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
         notes=notes,
         can=abilities(tx, scope, run, row, standing),
         changed=_changed(scope, decisions, notes),
-        former=_former(tx, row),
+        former=_former(tx, row, decisions),
     )
 
 
@@ -272,12 +283,9 @@ def _changed(scope: Scope, decisions: list[DecisionView], notes: list[NoteView])
     return ChangedView(note.at, mine[-1], was.get("title"), was.get("body"), was.get("facts"))
 
 
-def _former(tx: Tx, row: Row) -> list[DecisionView]:
-    """The decisions of the last approval before this one in the run that asked just the same."""
-    if row.state != "open":
-        return []
-    query = sa.select(A).where(
-        A.c.run_id == row.run_id, A.c.id < row.id, A.c.content_hash == row.content_hash, A.c.state == "decided"
-    )
-    found = tx.conn.execute(query.order_by(A.c.id.desc()).limit(1)).first()
-    return [] if found is None else [one for one in _decisions(tx, found) if not one.lapsed]
+def _former(tx: Tx, row: Row, decisions: list[DecisionView]) -> FormerView | None:
+    found = former_of(tx, row.id)
+    if found is None:
+        return None
+    given = decisions if found.kept else [one for one in _decisions(tx, found.row) if not one.lapsed]
+    return FormerView(given, found.kept, found.same, found.row.title) if given else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from litestar import Litestar, Request, Response, Router, get
+from litestar.config.compression import CompressionConfig
 from litestar.datastructures import CacheControlHeader, State
 from litestar.enums import ScopeType
 from litestar.openapi.config import OpenAPIConfig
@@ -101,6 +102,8 @@ def create_app(
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
             components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
         ),
+        # streams are told word by word; what programs fetch is small, and they ask for no compression
+        compression_config=CompressionConfig(backend="gzip", gzip_compress_level=6, exclude=["^/live", "^/api"]),
         logging_config=None,
         debug=False,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from hmac import compare_digest
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,34 @@ class Caller:
     secret: str | None = None
     scope: Any = None  # store.Scope
     visitor: Any = None
+    _masked: str = ""
+
+    @property
+    def token(self) -> str:
+        """What forms carry against forgery: another text each time, so that compressed pages tell nothing of it."""
+        if not self._masked and self.csrf:
+            self._masked = mask(self.csrf)
+        return self._masked
+
+    @property
+    def mark(self) -> str:
+        """Tells one session's pages from another's, and nothing else."""
+        return sha256(self.csrf.encode()).hexdigest()[:16] if self.csrf else ""
+
+
+def mask(secret: str) -> str:
+    pad = secrets.token_bytes(len(secret))
+    return urlsafe_b64encode(pad + bytes(a ^ b for a, b in zip(pad, secret.encode(), strict=True))).decode()
+
+
+def unmask(token: str) -> str:
+    """The secret inside; empty for what `mask` did not make."""
+    try:
+        both = urlsafe_b64decode(token.encode())
+        half = len(both) // 2
+        return bytes(a ^ b for a, b in zip(both[:half], both[half:], strict=True)).decode()
+    except ValueError:
+        return ""
 
 
 class NotSignedIn(Exception):
@@ -162,7 +192,7 @@ async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> Non
     if token is None:
         form = await request.form()
         token = str(form.get("csrf", ""))
-    if not caller.csrf or not compare_digest(token.encode(), caller.csrf.encode()):
+    if not caller.csrf or not compare_digest(unmask(token).encode(), caller.csrf.encode()):
         raise PermissionDeniedException(
             "The page was open too long, or you signed in again in between. Load it again and repeat what you did."
         )

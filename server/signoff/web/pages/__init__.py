@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 AnyRequest = Request[Any, Any, Any]
 
-# Texts that pages keep fresh by themselves (`3 min ago`) are no change.
-_TICKING = re.compile(r'(?<=data-relative)>[^<]*|(?<=")>(?<=data-since="[^"]{24}">)[^<]*')
+# Texts that pages keep fresh by themselves (`3 min ago`) are no change, and neither is another mask of the same token.
+_TICKING = re.compile(
+    r'(?<=data-relative)>[^<]*|(?<=")>(?<=data-since="[^"]{24}">)[^<]*|(?<=name="csrf" )value="[^"]*">'
+)
 
 
 def caller_of(request: AnyRequest) -> Caller:
@@ -79,7 +81,8 @@ def context(request: AnyRequest) -> dict[str, Any]:
     query = f"?{request.url.query}" if request.url.query else ""
     return {
         "person": scope.person if scope is not None else None,
-        "csrf": caller.csrf if caller else "",
+        "csrf": caller.token if caller else "",
+        "session_mark": caller.mark if caller else "",
         "theme": caller.theme if caller else "auto",
         "here": f"{request.url.path}{query}" if request.method == "GET" else request.url.path,
         "now": backend_of(request).now(),

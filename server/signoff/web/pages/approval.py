@@ -176,7 +176,7 @@ async def _page(
         "problem": problem, "draft": draft, "draft_key": approval_key(item.id),
         "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
         "state": _state(request, asked, item, seen, following),
-        "former_answer": told(item, item.former[-1]) if item.former else [],
+        "former_answer": told(item, item.former.decisions[-1]) if item.former else [],
         "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
     }, http=200 if problem is None else problem.http)  # fmt: skip
 
