@@ -159,7 +159,7 @@
     const address = `${target.form.getAttribute("action")}?${new URLSearchParams({ from: target.value })}`;
     const answer = await fetch(address, { headers: { "HX-Request": "true" } });
     fresh.innerHTML = answer.ok ? await answer.text() : "";
-    for (const part of ["#dialog-title", ".consequences", ".buttons button"]) {
+    for (const part of ["#dialog-title", ".consequences", "#answers", ".buttons button"]) {
       const told = $(part, fresh.content);
       if (told) $(part, question).replaceChildren(...told.childNodes);
     }

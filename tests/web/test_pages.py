@@ -377,7 +377,8 @@ async def test_a_failed_run_is_restarted_from_its_page(site: Site) -> None:
         chosen = (await client.get(f"/runs/{run.id}/restart", params={"from": 0})).text
         assert "Restart from step 0?" in chosen
         assert "Retires 2 steps, which may run again." in chosen
-        assert "Asks 1 question again." in chosen
+        assert "Keeps 1 answer, where just the same is asked again." in chosen
+        assert re.search('type="checkbox" name="ask_again" value="0"', chosen)
         unknown = await client.post(f"/runs/{run.id}/restart", data={"csrf": csrf_of(dialog), "from_step": "77"})
         assert unknown.status_code == 422
         assert "no step 77" in unknown.text
@@ -391,6 +392,11 @@ async def test_a_failed_run_is_restarted_from_its_page(site: Site) -> None:
             return "paper is back" in text and "Round 2" in text
 
         await eventually(second_round)
+        await eventually(failed)
+        form = {"csrf": csrf_of(dialog), "from_step": "0", "ask_again": ["0", "1"]}
+        assert (await client.post(f"/runs/{run.id}/restart", data=form)).status_code == 303
+        again = await site.question(run)
+        assert again != question
 
 
 async def test_a_run_that_is_blocked_by_something_else_than_its_past_has_a_page(site: Site) -> None:

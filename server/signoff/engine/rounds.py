@@ -187,10 +187,13 @@ def restart(
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """`retired`: the steps that a restart would retire. `starts`: those that it can begin from."""
+    """`retired`: the steps that a restart would retire. `starts`: those that it can begin from. `answers`: those whose
+    answers by people are kept where the same is asked again.
+    """
 
     retired: frozenset[int]
     starts: frozenset[int]
+    answers: tuple[int, ...] = ()
 
 
 def prospect(tx: Tx, scope: Scope, run: str, from_step: StepRef | None = None) -> Prospect:
@@ -198,7 +201,9 @@ def prospect(tx: Tx, scope: Scope, run: str, from_step: StepRef | None = None) -
     row = find_run(tx, scope, run)
     journal = _Journal.load(tx, row)
     starts = {step.no for step in journal.live if step.kind not in _BOOKKEEPING} - journal.compensations
-    return Prospect(journal.plan(row, from_step, False).retired, frozenset(starts))
+    retired = journal.plan(row, from_step, False).retired
+    answers = tuple(step_no for _, step_no in former_answers(tx, row, retired))
+    return Prospect(retired, frozenset(starts), answers)
 
 
 def fork(

@@ -171,11 +171,25 @@ class Backend:
     async def resume(self, scope: Scope, run: str, *, via: str) -> None:
         await self._control(scope, "run.control", "run.resume", run, via, lambda tx: control.resume(tx, scope, run))
 
-    async def restart(self, scope: Scope, run: str, *, from_step: int | None, reason: str | None, via: str) -> None:
+    async def restart(
+        self,
+        scope: Scope,
+        run: str,
+        *,
+        from_step: int | None,
+        reason: str | None,
+        via: str,
+        ask_again: Sequence[int] = (),
+    ) -> None:
+        """`ask_again`: steps whose answers are not kept; those that have none to keep are passed over."""
         actor = scope.person.actor if scope.person is not None else None
-        await self._control(scope, "run.restart", "run.restart", run, via, lambda tx: rounds.restart(
-            tx, scope, run, from_step=from_step, reason=reason, actor=actor
-        ))  # fmt: skip
+
+        def restart(tx: Tx) -> None:
+            known = rounds.prospect(tx, scope, run, from_step).answers if ask_again else ()
+            again = [no for no in ask_again if no in known]
+            rounds.restart(tx, scope, run, from_step=from_step, ask_again=again, reason=reason, actor=actor)
+
+        await self._control(scope, "run.restart", "run.restart", run, via, restart)
 
     async def restart_prospect(self, scope: Scope, run: str, from_step: int | None) -> rounds.Prospect:
         require(scope, "run.view")

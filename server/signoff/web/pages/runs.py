@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -243,7 +244,9 @@ def _restart_consequences(details: RunDetails, prospect: Prospect) -> list[str]:
     names = list(dict.fromkeys(step.name for step in done))
     if names:
         lines.append(f"Does {say.listed(names[:4], 'and')}{' and more' if len(names) > 4 else ''} a second time.")
-    if asks := sum(step.kind == "ask" for step in again):
+    if kept_answers := len(prospect.answers):
+        lines.append(f"Keeps {say.count(kept_answers, 'answer')}, where just the same is asked again.")
+    if asks := sum(step.kind == "ask" and step.no not in prospect.answers for step in again):
         lines.append(f"Asks {say.count(asks, 'question')} again.")
     return [*lines, "The former round stays visible, and nothing is deleted."]
 
@@ -257,15 +260,23 @@ _HEADINGS = {
 
 
 async def _dialog(
-    request: AnyRequest, run: str, action: str, typed: dict[str, str], refusal: str = "", http: int = 200
+    request: AnyRequest,
+    run: str,
+    action: str,
+    typed: dict[str, str],
+    refusal: str = "",
+    http: int = 200,
+    again: Sequence[int] = (),
 ) -> Response[Any]:
     backend, scope = backend_of(request), scope_of(request)
     details = await backend.run_details(scope, run, all_steps=action == "restart")
     heading, button = _HEADINGS[action]
     prospect, steps = None, [step for step in details.steps if step.retired_in is None]
+    answers: list[StepView] = []
     if action == "restart":
         start = _step_no(typed["from_step"])
         prospect = await backend.restart_prospect(scope, run, start)
+        answers = [step for step in details.steps if step.no in prospect.answers]
         steps = [step for step in steps if step.no in prospect.starts]
         if start is not None:
             heading, button = f"Restart from step {start}?", f"Restart from step {start}"
@@ -280,6 +291,8 @@ async def _dialog(
         button=button,
         consequences=_consequences(action, details, prospect),
         steps=steps,
+        answers=answers,
+        again=again,
         can_undo=details.can_undo,
         typed=typed,
         default_from=_default_from(details.run.status, steps),
@@ -314,6 +327,7 @@ async def act(request: AnyRequest, run: FromPath[str], action: FromPath[str]) ->
     form = await request.form()
     typed = {key: str(form.get(key, ""))[:2000] for key in ("reason", "from_step", "compensate")}
     reason = typed["reason"].strip() or None
+    again = [no for text in form.getall("ask_again", []) if (no := _step_no(str(text))) is not None]
     try:
         match action:
             case "cancel":
@@ -324,12 +338,12 @@ async def act(request: AnyRequest, run: FromPath[str], action: FromPath[str]) ->
                 await backend.resume(scope, name, via="page")
             case _:
                 step = _step_no(typed["from_step"])
-                await backend.restart(scope, name, from_step=step, reason=reason, via="page")
+                await backend.restart(scope, name, from_step=step, ask_again=again, reason=reason, via="page")
     except (Conflict, InvalidInput) as error:
         if isinstance(error, InvalidInput):
             typed["from_step"] = ""
         http = 409 if isinstance(error, Conflict) else 422
-        return await _dialog(request, name, action, typed, say.sentence(str(error)), http=http)
+        return await _dialog(request, name, action, typed, say.sentence(str(error)), http=http, again=again)
     return redirect(f"/runs/{segment(name)}")
 
 
