@@ -15,6 +15,7 @@ from signoff import Comment, InvalidInput, Registry, Step, event, n_of, workflow
 from signoff import ask as make_ask
 from signoff.approvals import claims, thread
 from signoff.approvals.decide import decide
+from signoff.approvals.notes import N
 from signoff.approvals.questions import A
 from signoff.approvals.standing import D
 from signoff.people.chain import LEDGER
@@ -247,3 +248,32 @@ async def test_what_does_not_fit_is_refused_where_it_is_said(t: TestEngine, regi
     await t.open()
     run = await t.start(w)
     assert len(set(await t.result(run))) == 5
+
+
+async def test_a_cleaned_up_run_leaves_nothing_that_a_later_question_could_get(
+    t: TestEngine, registry: Registry
+) -> None:
+    """Row ids are given out again: votes and threads of questions that are gone must be gone too."""
+    flow = Flow(registry)
+    run = await begun(t, flow)
+    ana = await scope_of(t, "ana@example.org")
+    await t.store.write(thread.comment, ana, (await the_row(t)).public_id, "hm", via="page")
+    await t.approve(run, Answer(**YES), as_user="ana@example.org")
+    await run.cancel()
+    await t.wait_for_status(run, "canceled")
+    await run.cleanup()
+
+    def left(tx: Tx) -> tuple[int, ...]:
+        tables = (A, D, N)
+        return tuple(tx.conn.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in tables)
+
+    assert await t.store.read(left) == (0, 0, 0)
+    kinds = sa.select(LEDGER.c.kind).order_by(LEDGER.c.id)
+    assert await t.store.read(lambda tx: tx.conn.execute(kinds).scalars().all()) == ["decision", "closed"]
+    other = await t.start(flow.order)
+    await t.settle()
+    await t.approve(other, Answer(**YES), as_user="ana@example.org")
+    await t.approve(other, Answer(**YES), as_user="bob@example.org")
+    assert await t.result(other) == 10
+    await other.cleanup()
+    assert (await t.store.read(left))[:2] == (1, 2)

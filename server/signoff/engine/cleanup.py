@@ -13,8 +13,10 @@ from signoff.engine.outcomes import R, S
 from signoff.store.scope import Scope
 from signoff.store.tables import (
     Approval,
+    ApprovalNote,
     Attempt,
     Completion,
+    Decision,
     Event,
     Label,
     LogLine,
@@ -34,6 +36,7 @@ EVENT = Event.__table__  # type: ignore[attr-defined]
 
 _MODELS = (Attempt, Payload, LogLine, Label, StartKey, PoolSlot, Round)
 _OF_RUN = (S, EVENT, DONE, *(model.__table__ for model in _MODELS))  # type: ignore[union-attr]
+_OF_APPROVAL = (Decision.__table__, ApprovalNote.__table__)  # type: ignore[attr-defined]
 
 BATCH = 500  # ids in one statement
 
@@ -98,8 +101,12 @@ def _clean(tx: Tx, scope: Scope, public_id: str, gone: set[int], dry_run: bool) 
 def _delete(tx: Tx, ids: Sequence[int]) -> None:
     for table in _OF_RUN:
         tx.conn.execute(sa.delete(table).where(table.c.run_id.in_(ids)))
-    # What people decided stays. Row ids may be given out again, so it must not point at one; open ones had no answer.
+    # What people decided stays. Row ids may be given out again, so it must not point at one. Questions without answer
+    # go with all that hangs on them; the ledger has what some had decided of them.
     of_runs = APPROVAL.c.run_id.in_(ids)
+    unanswered = sa.select(APPROVAL.c.id).where(of_runs, APPROVAL.c.state != "decided")
+    for table in _OF_APPROVAL:
+        tx.conn.execute(sa.delete(table).where(table.c.approval_id.in_(unanswered)))
     tx.conn.execute(sa.delete(APPROVAL).where(of_runs, APPROVAL.c.state != "decided"))
     tx.conn.execute(sa.update(APPROVAL).where(of_runs).values(run_id=-APPROVAL.c.id))
     detached = sa.and_(R.c.parent_id.in_(ids), R.c.id.not_in(ids))
