@@ -565,6 +565,25 @@ async def test_a_right_that_was_given_away_is_used_once(here: World) -> None:
     assert await refused(here, cyd, asked) == "not_eligible"
 
 
+async def test_whoever_decided_is_no_candidate_for_the_place_of_another(here: World) -> None:
+    ana, bob, cyd = [await here.add(f"{name}@example.org", "approver", "finance") for name in ("ana", "bob", "cyd")]
+    asked = await ask_by(here, n_of(3, FINANCE))
+    given = {"kind": "delegate", "from": user("ana@example.org").to_json(), "to": [user("bob@example.org").to_json()]}
+    await change_approval(here, asked, changes=json.dumps([given]))
+
+    def able(tx: Tx) -> list[str]:
+        row = tx.conn.execute(sa.select(A).where(A.c.public_id == asked.approval)).one()
+        return [person.email for person in candidates(tx, row)]
+
+    assert await here.store.read(able) == ["bob@example.org", "cyd@example.org"]
+    await answer(here, bob, asked)
+    assert await here.store.read(able) == ["cyd@example.org"]
+    assert await refused(here, bob, asked) == "voted"
+    assert await refused(here, ana, asked) == "not_eligible"
+    await answer(here, cyd, asked)
+    assert await here.store.read(able) == []
+
+
 async def test_a_right_counts_for_nothing_when_its_owner_lost_it(here: World) -> None:
     ana = await here.add("ana@example.org", "approver", "finance")
     bob = await here.add("bob@example.org")
@@ -576,6 +595,9 @@ async def test_a_right_counts_for_nothing_when_its_owner_lost_it(here: World) ->
     await here.store.write(remove_from_group, here.embedded, "finance", "ana@example.org")
     assert await refused(here, bob, asked) == "not_eligible"
     await here.store.write(add_to_group, here.embedded, "finance", "ana@example.org")
+    await here.store.write(set_role, here.embedded, "ana@example.org", "viewer")
+    assert await refused(here, bob, asked) == "not_eligible"
+    await here.store.write(set_role, here.embedded, "ana@example.org", "approver")
     await answer(here, bob, asked)
 
 
