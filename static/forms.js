@@ -33,6 +33,7 @@
     clearTimeout(timer);
     open.delete(address);
     const body = typed(address, form), { person } = form.dataset;
+    if (leaving) sessionStorage.setItem(HELD + address, JSON.stringify({ person, body: body.toString() }));
     try {
       await send(address, body, leaving && body.toString().length < 60_000);
       sessionStorage.removeItem(HELD + address);
@@ -81,9 +82,15 @@
       return;
     }
     const address = form.dataset.draft;
-    if (!address) return;
-    clearTimeout(open.get(address)?.timer);
-    open.delete(address);  // the page that takes the form keeps what it refuses
+    if (address) {  // the page that takes the form keeps what it refuses
+      clearTimeout(open.get(address)?.timer);
+      open.delete(address);
+      sessionStorage.removeItem(HELD + address);
+    } else if (open.size) {  // signing out, say: first what was typed
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      Promise.all([...open.keys()].map((key) => save(key))).then(() => form.requestSubmit(event.submitter));
+    }
   }, true);
 
   /* Rows: htmx swaps them; the one that came takes the focus, or the button when one went. */
@@ -92,8 +99,8 @@
     const button = target.closest?.("button[data-rows]");
     if (button) pressed = { rows: button.dataset.rows, added: button.name === "form-add" };
   });
-  document.addEventListener("htmx:after:swap", () => {
-    const rows = pressed && document.getElementById(pressed.rows);
+  document.addEventListener("htmx:after:swap", ({ detail }) => {
+    const rows = pressed && detail?.ctx?.target?.id === pressed.rows && document.getElementById(pressed.rows);
     if (!rows) return;
     const last = $$(":scope > .group-fields > .entries > .entry", rows).at(-1);
     const first = last && $("input:not([type=hidden]), select, textarea", last);

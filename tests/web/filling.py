@@ -27,14 +27,17 @@ def render(form: Form) -> str:
     return _PAGE.render(form=form, here="/somewhere")
 
 
-def typed(form: Form, answer: Any) -> Sent:
-    """What somebody types and chooses who means this JSON value."""
+def typed(form: Form, answer: Any, *, apart: int = 3) -> Sent:
+    """What somebody types and chooses who means this JSON value.
+
+    `apart`: between the ids of rows, as they are after some were taken away.
+    """
     sent: Sent = {}
-    _enter(form.top, answer, sent)
+    _enter(form.top, answer, sent, apart)
     return sent
 
 
-def _enter(item: Field, value: Any, sent: Sent) -> None:
+def _enter(item: Field, value: Any, sent: Sent, apart: int) -> None:
     if item.kind in ("const", "hidden"):
         assert same(item.default, value)
         return
@@ -46,22 +49,21 @@ def _enter(item: Field, value: Any, sent: Sent) -> None:
         case "group":
             for child in item.children:
                 if child.key in value:
-                    _enter(child, value[child.key], sent)
+                    _enter(child, value[child.key], sent, apart)
         case "tuple":
             for child, inner in zip(item.children, value, strict=True):
-                _enter(child, inner, sent)
+                _enter(child, inner, sent, apart)
         case "list" | "map":
             assert item.make is not None
             entries = list(value.items()) if isinstance(value, dict) else value
-            # ids as they are after some rows were taken away
-            sent[f"{item.name}#"] = [str(no * 3) for no in range(len(entries))]
+            sent[f"{item.name}#"] = [str(no * apart) for no in range(len(entries))]
             for no, inner in zip(sent[f"{item.name}#"], entries, strict=True):
                 row = item.make(no)
                 if item.kind == "map":
                     for child, part in zip(row.children, inner, strict=True):
-                        _enter(child, part, sent)
+                        _enter(child, part, sent, apart)
                 else:
-                    _enter(row, inner, sent)
+                    _enter(row, inner, sent, apart)
         case "several":
             sent[item.name] = [choice.key for choice in item.choices if any(same(choice.value, one) for one in value)]
         case "tick":
@@ -75,7 +77,7 @@ def _enter(item: Field, value: Any, sent: Sent) -> None:
             kinds = [child for child in item.children if child.fits is not None and child.fits(value)]
             kind = next((child for child in kinds if not (child.whole and isinstance(value, float))), kinds[0])
             sent[item.name] = [kind.key]
-            _enter(kind, value, sent)
+            _enter(kind, value, sent, apart)
         case "datetime" if value is not None:
             text, zone = split_moment(value)
             sent[item.name] = [text]

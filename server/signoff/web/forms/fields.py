@@ -57,6 +57,7 @@ class Field:
     present: bool = True  # a part that is filled in
     secret: bool = False
     bare: bool = False  # its label is said by what is around it
+    unmarked: bool = False  # a row: it is there to be filled in, which goes without saying
     default: Any = MISSING
     exact: bool = False  # a number that travels as text, so that no digit is lost
     whole: bool = False

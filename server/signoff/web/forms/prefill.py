@@ -61,7 +61,7 @@ def row_of(item: Field, no: str) -> Field:
 
 def _write(item: Field, value: Any) -> None:
     text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    if item.kind == "json":
+    if item.kind == "json" and value is not None:
         text = json.dumps(value, ensure_ascii=False, indent=2)
     elif item.kind == "duration" and value is not None:
         text = say_span(value)

@@ -221,7 +221,7 @@ class Builder:
             values = next(iter(patterns.values())) if patterns else others
             names = {"type": "string", **plain.get("propertyNames", {})}
             item.kind = "map"
-            item.item_label = "entry"
+            item.item_label = _singular(words(place.key)) or "Entry"
 
             def row(no: str) -> Field:
                 inner = _Place(f"{place.name}.{no}", (*place.path, no), no, True, place.refs)
@@ -255,6 +255,7 @@ class Builder:
                 at = _Place(f"{place.name}.{no}", (*place.path, no), no, True, place.refs)
                 made = self.field(item.item_label, items, at)
                 made.label = made.label if items.get("title") else item.item_label
+                made.unmarked = True
                 return made
 
             self._fit_rows(item, row, plain, "Items")
@@ -389,11 +390,17 @@ def _kind_name(inner: Schema) -> str:
 def _item_label(items: Schema, inner: Schema, key: str) -> str:
     if items.get("title"):
         return str(items["title"])
-    if inner.get("title") and inner.get("type") == "object":
-        return words(str(inner["title"]))
-    name = words(key) if key and not key.isdigit() else ""
-    # `tags` hold a tag; what is no plain plural stays an entry.
-    return name[:-1] if len(name) > 3 and name.endswith("s") and name[-2] not in "seui" else "Entry"
+    if one := _singular(words(key)):
+        return one
+    return words(str(inner["title"])) if inner.get("title") and inner.get("type") == "object" else "Entry"
+
+
+def _singular(name: str) -> str:
+    """Of a plural as names of lists are: `tags`, `boxes`, `entries`. Nothing when it is none."""
+    for ending, end in (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", "")):
+        if len(name) > 3 and name.endswith(ending):
+            return "" if name.endswith(("ss", "us", "is")) else name.removesuffix(ending) + end
+    return ""
 
 
 def _label(schema: Schema, name: str) -> str:
