@@ -25,7 +25,7 @@ async def fill(page: Page, sent: dict[str, list[str]]) -> None:
             entry = page.locator(f'input[name="{name}"][value="{row}"]')
             if not await entry.count():
                 await page.locator(f'button[name="form-add"][value="{name[:-1]}"]').click()
-                await expect(entry).to_be_attached()
+                await expect(entry).to_be_attached(timeout=15_000)
     for name, texts in sent.items():
         if name[-1] in "!#":
             continue
