@@ -41,6 +41,7 @@ def test_people_are_added_grouped_and_listed(run: Runner) -> None:
     run.ok("users", "add", "ana@example.org", "--group", "finance", "--password-stdin", stdin="correct horse battery\n")
     run.ok("groups", "add", "legal", "ana@example.org", "root@example.org")
     run.ok("groups", "remove", "legal", "root@example.org")
+    assert run("groups", "make", "legal").exit_code == 1
     run.ok("users", "set-role", "ana@example.org", "operator")
     assert run.ok("users", "list") == (
         "ana@example.org  operator  -  groups: finance, legal\n"

@@ -47,7 +47,7 @@ async def test_an_admin_adds_somebody_who_sets_a_password_and_comes_in(site: Sit
                                             "group": ["finance"]})  # fmt: skip
         link = re.search(r'value="(http[^"]+/setup/[^"]+)"', added.text)
         assert link is not None, added.text
-        assert added.headers["cache-control"] == "private, no-cache"
+        assert added.headers["cache-control"] == "no-store"
         data = {
             "csrf": csrf_of((await guest.get(link[1])).text),
             "name": "Nia",
@@ -209,13 +209,24 @@ async def test_what_is_done_and_refused_on_pages_is_on_record_with_its_door(site
     async with site.signed_in("ada@example.org") as ada, site.signed_in("vera@example.org") as client:
         await post(ada, f"/people/{vera}/role", {"role": "approver"})
         assert (await post(client, f"/people/{vera}/role", {"role": "admin"})).status_code == 403
+        refused = await client.post("/api/v1/runs", json={"workflow": "w"}, headers=site.bearer("viewer"))
+        assert refused.status_code == 403
     rows = sa.select(AUDIT.c.actor, AUDIT.c.via, AUDIT.c.action, AUDIT.c.allowed, AUDIT.c.reason)
-    rows = rows.where(AUDIT.c.action.in_(["user.set_role", "people.manage"])).order_by(AUDIT.c.id)
+    rows = rows.where(AUDIT.c.action.in_(["user.set_role", "people.manage", "run.start"])).order_by(AUDIT.c.id)
     found = await site.engine.store.read(lambda tx: [tuple(row) for row in tx.conn.execute(rows)])
     assert found == [
         ("ada@example.org", "page", "user.set_role", True, None),
         ("vera@example.org", "page", "people.manage", False, "role"),
+        (f"token:viewer-{id(site.engine)}", "api", "run.start", False, "role"),
     ]
+
+
+async def test_who_takes_their_own_role_away_is_led_to_where_they_still_may_go(site: Site) -> None:
+    omar, ada = await id_of(site, "omar@example.org"), await id_of(site, "ada@example.org")
+    async with site.signed_in("ada@example.org") as client:
+        await post(client, f"/people/{omar}/role", {"role": "admin"})
+        answer = await post(client, f"/people/{ada}/role", {"role": "viewer"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
 async def test_a_session_that_nobody_signed_in_to_lists_nothing(site: Site) -> None:

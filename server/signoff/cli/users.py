@@ -74,7 +74,8 @@ async def list_(tenant: str, database: str) -> None:
         click.echo("Nobody yet. Add the first admin with: signoff users add EMAIL --role admin")
     for user in found:
         notes = [] if user.active else ["deactivated"]
-        notes += [] if user.has_password else ["no password"]
+        notes += [] if user.has_password or user.external else ["no password"]
+        notes += ["from a provider"] if user.external else []
         line = f"{user.email}  {user.role}  {user.name or '-'}  groups: {', '.join(user.groups) or '-'}"
         click.echo(line + (f"  ({', '.join(notes)})" if notes else ""))
 
@@ -155,6 +156,16 @@ async def add_members(group: str, emails: tuple[str, ...], tenant: str, database
     """Add people to a group, which is made if it does not exist."""
     await run_use_case(database, tenant, _add_members, group, emails)
     click.echo(f"Added to {group}: {', '.join(emails)}")
+
+
+@groups.command("make")
+@click.argument("group")
+@tenant_option
+@database_option
+@run_async
+async def make(group: str, tenant: str, database: str) -> None:
+    """Make a group that nobody is in yet."""
+    click.echo(f"Made {await run_use_case(database, tenant, groups_of.make_group, group)}.")
 
 
 @groups.command("remove")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from signoff.people.canonical import storable
 from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
-from signoff.store.tables import Group, GroupMember, Membership, User
+from signoff.store.tables import Group, GroupMember, Identity, Membership, User
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 
@@ -22,6 +23,11 @@ U = User.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table cl
 M = Membership.__table__  # type: ignore[attr-defined]
 G = Group.__table__  # type: ignore[attr-defined]
 GM = GroupMember.__table__  # type: ignore[attr-defined]
+
+_VIEWED: Final = (
+    U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None),
+    sa.exists().where(Identity.__table__.c.user_id == U.c.id).correlate(U),  # type: ignore[attr-defined]
+)  # fmt: skip
 
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
@@ -34,6 +40,7 @@ class UserView:
     role: str
     active: bool
     has_password: bool
+    external: bool  # known to an identity provider
     groups: tuple[str, ...]
 
 
@@ -135,28 +142,23 @@ def list_users(tx: Tx, scope: Scope) -> list[UserView]:
     require(scope, "people.view")
     groups = _groups_by_user(tx, scope.tenant_id)
     query = (
-        sa.select(U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None))
-        .join(M, M.c.user_id == U.c.id)
-        .where(M.c.tenant_id == scope.tenant_id)
-        .order_by(U.c.email)
+        sa.select(*_VIEWED).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == scope.tenant_id).order_by(U.c.email)
     )
-    return [UserView(*row, tuple(sorted(groups.get(row.id, ())))) for row in tx.conn.execute(query)]
+    return [_view(row, sorted(groups.get(row[0], ()))) for row in tx.conn.execute(query)]
 
 
 def user(tx: Tx, scope: Scope, user_id: int) -> UserView:
     """One member of the tenant. `NotFound` for a stranger and for another tenant's."""
     require(scope, "people.view")
     query = (
-        sa.select(U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None))
-        .join(M, M.c.user_id == U.c.id)
-        .where(M.c.tenant_id == scope.tenant_id, U.c.id == user_id)
+        sa.select(*_VIEWED).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == scope.tenant_id, U.c.id == user_id)
     )
     row = tx.conn.execute(query).first()
     if row is None:
         raise NotFound(f"There is no user {user_id} here")
     names = sa.select(G.c.name).join(GM, GM.c.group_id == G.c.id)
     groups = tx.conn.execute(names.where(G.c.tenant_id == scope.tenant_id, GM.c.user_id == user_id).order_by(G.c.name))
-    return UserView(*row, tuple(groups.scalars()))
+    return _view(row, groups.scalars())
 
 
 def admins(tx: Tx, scope: Scope) -> int:
@@ -207,6 +209,11 @@ def has_password(tx: Tx, user_id: int) -> bool:
 def exists(tx: Tx, email: str) -> bool:
     """Whether any account, in whatever tenant and active or not, has this address."""
     return tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).first() is not None
+
+
+def _view(row: sa.Row[Any], groups: Iterable[str]) -> UserView:
+    user_id, email, name, role, active, has_password, external = row
+    return UserView(user_id, email, name, role, active, has_password, external, tuple(groups))
 
 
 def _groups_by_user(tx: Tx, tenant_id: int) -> dict[int, set[str]]:

@@ -20,6 +20,7 @@ from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
 from signoff.people import links, sessions, sign_in, tokens, users
 from signoff.people.audit import audit
+from signoff.people.canonical import storable
 from signoff.people.permissions import Action, require
 from signoff.runtime.engine import Engine
 from signoff.store.scope import Person, Scope
@@ -120,6 +121,14 @@ class Backend:
         """A use-case that only reads, on one snapshot."""
         return await self.store.read(use_case, scope, *args, **kwargs)
 
+    async def allow(self, scope: Scope, right: Action, target: str) -> None:
+        """`require` for a deed, with the refusal on record."""
+        try:
+            require(scope, right)
+        except Refused as refusal:
+            await self.store.write(_refused, scope, right, storable(target), refusal, scope.via)
+            raise
+
     async def act(
         self,
         right: Action,
@@ -214,7 +223,7 @@ class Backend:
         self, scope: Scope, workflow: str, args: Mapping[str, Any], options: Mapping[str, Any]
     ) -> tuple[str, bool]:
         """The public id, and whether the run was there already."""
-        require(scope, "run.start")
+        await self.allow(scope, "run.start", workflow)
         requester = scope.person.actor if scope.person is not None else None
         run = await self.engine.start_by_name(workflow, args, scope=scope, requester=requester, **options)
         return run.id, run.existing
@@ -230,7 +239,7 @@ class Backend:
         is_error: bool,
         channel: str,
     ) -> views.EventView:
-        require(scope, "run.send")
+        await self.allow(scope, "run.send", run)
         handle = self.engine.run(run, scope=scope)
         if is_error:
             return await handle.send_error(event, value, idempotency_key=idempotency_key, channel=channel)

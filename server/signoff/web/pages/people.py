@@ -114,7 +114,7 @@ def _add(tx: Tx, scope: Scope, typed: dict[str, Any]) -> tuple[users.UserView, s
         groups.add_to_group(tx, scope, group, typed["email"])
     user = users.user(tx, scope, user_id)
     # An account of several tenants has its way in already, and no admin of one gives out another.
-    ready = user.has_password or users.elsewhere(tx, scope, user_id)
+    ready = user.has_password or user.external or users.elsewhere(tx, scope, user_id)
     return user, None if ready else users.password_link(tx, scope, user.email)
 
 
@@ -134,7 +134,13 @@ async def add(request: AnyRequest) -> Response[Any]:
 
 def _link_page(request: AnyRequest, user: users.UserView, secret: str, *, added: bool) -> Response[Any]:
     link = f"{outer_url(request)}{links.SETUP_PATH}{secret}"
-    return render(request, "people/link.html", place="people", user=user, link=link, added=added)
+    return unkept(render(request, "people/link.html", place="people", user=user, link=link, added=added))
+
+
+def unkept(answer: Response[Any]) -> Response[Any]:
+    """A page with a secret: no browser keeps it."""
+    answer.headers["cache-control"] = "no-store"
+    return answer
 
 
 async def _person_page(request: AnyRequest, user_id: int, error: str = "", http: int = 200) -> Response[Any]:
@@ -161,7 +167,9 @@ async def _changed(request: AnyRequest, user: int, done: str, use_case: Any, *ar
         if refusal.reason != "other_tenants":
             raise
         return await _person_page(request, user, problem_of(refusal), 403)
-    return redirect(f"/people/{user}?done={done}")
+    person = scope_of(request).person
+    itself = person is not None and person.user_id == user and done in ("role", "deactivated")
+    return redirect("/" if itself else f"/people/{user}?done={done}")
 
 
 @post("/people/{user:int}/role")

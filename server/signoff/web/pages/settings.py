@@ -15,6 +15,7 @@ from signoff.store.tx import Tx
 from signoff.web import say
 from signoff.web.addresses import name_of
 from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of
+from signoff.web.pages.people import unkept
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
 
 DONE = {
@@ -99,7 +100,8 @@ async def create_token(request: AnyRequest) -> Response[Any]:
     except (InvalidInput, Conflict, NotFound) as error:
         http = 409 if isinstance(error, Conflict) else 422
         return await _tokens_page(request, typed, say.sentence(error.message), http)
-    return render(request, "settings/token.html", place="settings", name=typed["name"].strip(), secret_value=secret)
+    name = typed["name"].strip()
+    return unkept(render(request, "settings/token.html", place="settings", name=name, secret_value=secret))
 
 
 @get("/settings/tokens/{name:str}/revoke")

@@ -112,7 +112,7 @@ async def start_page(request: AnyRequest, workflow: FromPath[str]) -> Response[A
 @post("/workflows/{workflow:str}/start")
 async def start_run(request: AnyRequest, workflow: FromPath[str]) -> Response[Any]:
     scope, name, backend = scope_of(request), name_of(workflow), backend_of(request)
-    require(scope, "run.start")
+    await backend.allow(scope, "run.start", name)
     sent = await read_form(request)
     start = _start(request, name, (sent.get("nonce") or [""])[-1])
     await keep(request, name, sent)  # until it is started
