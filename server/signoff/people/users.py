@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -211,7 +211,7 @@ def exists(tx: Tx, email: str) -> bool:
     return tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).first() is not None
 
 
-def _view(row: sa.Row[Any], groups: Iterable[str]) -> UserView:
+def _view(row: Sequence[Any], groups: Iterable[str]) -> UserView:
     user_id, email, name, role, active, has_password, external = row
     return UserView(user_id, email, name, role, active, has_password, external, tuple(groups))
 
