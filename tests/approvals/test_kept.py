@@ -18,6 +18,7 @@ from signoff.people.chain import LEDGER
 from signoff.runtime.handles import Run
 from signoff.store.tx import Tx
 from signoff.testing import TestEngine
+from signoff.workflow.errors import Refused
 
 YES = {"approved": True}
 
@@ -241,3 +242,29 @@ async def test_kept_answers_survive_the_end_of_the_process(t: TestEngine, regist
     await t.close(grace=0)
     await t.open()
     assert await t.result(run) == RESULT
+
+
+async def test_votes_of_some_are_kept_too(t: TestEngine, registry: Registry) -> None:
+    """Where the run came down while others were still to decide."""
+    flow = Flow(registry)
+    await t.open()
+    for name in ("ana", "bob"):
+        await t.add_person(f"{name}@example.org")
+    run = await t.start(flow.order)
+    await t.approve(run, Answer(approved=True, note="one"), as_user="ana@example.org")
+    await t.approve(run, Answer(approved=True, note="two"), as_user="bob@example.org")
+    await t.approve(run, Answer(approved=True, note="a"), as_user="ana@example.org")
+    await run.cancel(reason="stop")
+    await t.wait_for_status(run, "canceled")
+    flow.broken = False
+    await run.restart()
+    await t.settle()
+    *_, new = await run.approvals()
+    assert (new.state, [one.person for one in new.decisions]) == ("open", ["ana@example.org"])
+    with pytest.raises(Refused) as caught:
+        await t.approve(run, Answer(approved=True, note="a"), as_user="ana@example.org")
+    assert caught.value.reason == "voted"
+    await t.approve(run, Answer(approved=True, note="b"), as_user="bob@example.org")
+    assert await t.result(run) == RESULT
+    kinds = [row[1] for row in await t.store.read(text_of, run.id)]
+    assert kinds == ["decision", "decision", "decision", "closed", "kept", "decision"]

@@ -1,8 +1,8 @@
 """Answers of an earlier round (X2): kept where the same question is asked again, unless a restart asks it anew.
 
 A restart or fork notes with its round which answers stand behind its cut. A question of the new round takes the first
-of them that was given to exactly the same (equal content hash), each once. What is asked again all the same, or was
-changed, tells what was answered before.
+of them that was given to exactly the same (equal content hash), each once. Votes of some where others were still to
+decide are kept like answers of all. What is asked again all the same, or was changed, tells what was answered before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from signoff.approvals import ledger
+from signoff.approvals import ledger, stuck
 from signoff.approvals.notes import N, note
 from signoff.approvals.standing import D, decisions_of
 from signoff.people.chain import LEDGER
@@ -35,14 +35,20 @@ class Former:
     kept: bool
     same: bool
 
+    @property
+    def complete(self) -> bool:
+        """Whether nobody else had to decide."""
+        return bool(self.row.state == "decided")
+
 
 def behind(tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:
-    """The answered questions of these steps, then those of earlier rounds that nothing took the place of since.
-
-    Pairs of row id and step number.
+    """The questions of these steps that were answered, if only by some; then those of earlier rounds that nothing took
+    the place of since. Pairs of row id and step number.
     """
-    decided = sa.select(A.c.id, A.c.step_no).where(A.c.run_id == run.id, A.c.state == "decided").order_by(A.c.step_no)
-    found = [(row.id, row.step_no) for row in tx.conn.execute(decided) if row.step_no in step_nos]
+    voted = sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None))
+    answered = sa.and_(A.c.run_id == run.id, A.c.state != "expired", voted)
+    given = tx.conn.execute(sa.select(A.c.id, A.c.step_no).where(answered).order_by(A.c.step_no))
+    found = [(row.id, row.step_no) for row in given if row.step_no in step_nos]
     left = [number for number in _of_round(tx, run)["keep"] if number not in _taken(tx, run.id)]
     known = {number for number, _ in found}
     return found + [(row.id, row.step_no) for row in _rows(tx, [number for number in left if number not in known])]
@@ -64,8 +70,12 @@ def find(tx: Tx, run: Any, new: Any) -> Former | None:
 
 
 def columns(former: Former, at: Any) -> dict[str, Any]:
-    """What the row of a question is that is answered as it is asked."""
+    """What the new row has of the old one, if its answers are kept."""
     old = former.row
+    if not former.kept:
+        return {}
+    if not former.complete:
+        return {"kept_from": old.id}
     return {
         "state": "decided", "answer": old.answer, "decided_by": old.decided_by, "closed_at": at,
         "closed_reason": "decided", "kept_from": old.id, "stuck": None, "next_at": None,
@@ -100,6 +110,8 @@ def record(tx: Tx, run: Any, row: Any, former: Former) -> None:
         tx.conn.execute(sa.insert(D).values(**copied, approval_id=row.id, ledger_id=ledger_id))
         numbers.append(decision.ledger_id)
     note(tx, row, "kept", data={**data, "ledger": numbers})
+    if not former.complete:
+        stuck.refresh(tx, row)
 
 
 def former_of(tx: Tx, approval_id: int) -> Former | None:

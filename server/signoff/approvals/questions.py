@@ -71,10 +71,11 @@ class ApprovalQuestions:
         if question.get("members") == "as_asked":
             row["frozen"] = freeze(Question.of(SimpleNamespace(**row)), people(tx, run.tenant_id))
         former = kept.find(tx, run, row) if run.generation > 1 else None
-        if former is not None and former.kept:
-            row |= kept.columns(former, at)
-        else:
+        answered = former is not None and former.kept and former.complete
+        if not answered:
             row["stuck"] = at_creation(tx, SimpleNamespace(**row))
+        if former is not None:
+            row |= kept.columns(former, at)
         insert = sa.insert(A).values(row)
         if former is None:
             tx.conn.execute(insert)
@@ -83,7 +84,7 @@ class ApprovalQuestions:
         tx.notify("approvals", run.tenant_id)
         if row["next_at"] is not None:
             tx.notify("clerk")
-        return former.row.answer if former is not None and former.kept else None
+        return former.row.answer if former is not None and answered else None
 
     def former(self, tx: Tx, run: Any, step_nos: Collection[int]) -> list[tuple[int, int]]:
         """The answered questions behind the cut of a restart or fork."""
