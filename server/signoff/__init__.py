@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from signoff.engine.pools import PoolLimits
+from signoff.engine.settings import EngineSettings
 from signoff.replay.asked import Comment
 from signoff.replay.step import Step
 from signoff.runtime.engine import Engine
+from signoff.runtime.subscription import RunChanged
 from signoff.workflow import attempt
 from signoff.workflow.choices import Option, option
 from signoff.workflow.definitions import (
@@ -61,6 +64,7 @@ __all__ = [
     "Conflict",
     "Decided",
     "Engine",
+    "EngineSettings",
     "Event",
     "EventError",
     "EventTimeout",
@@ -74,6 +78,7 @@ __all__ = [
     "NondeterministicCode",
     "NotFound",
     "Option",
+    "PoolLimits",
     "Query",
     "Refused",
     "RegistrationError",
@@ -84,6 +89,7 @@ __all__ = [
     "Rule",
     "RunBlocked",
     "RunCanceled",
+    "RunChanged",
     "RunFailed",
     "SignoffError",
     "Step",

@@ -174,3 +174,10 @@ def test_an_unknown_run_workflow_and_wrong_args(folder: Path) -> None:
     wrong = run("run", "start", "t/wait", "order=[1]", "--module", "good", cwd=folder)
     assert wrong.returncode == 1
     assert "order" in one_message(wrong.stderr)
+
+
+@pytest.mark.parametrize(("given", "said"), [("max_actve=5", "max_active"), ("max_active=many", "whole number")])
+def test_a_limit_that_is_none(folder: Path, given: str, said: str) -> None:
+    result = run("serve", "good", "--set", given, cwd=folder)
+    assert result.returncode == 2
+    assert said in one_message(result.stderr)

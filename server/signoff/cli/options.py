@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
+
+from signoff.engine.settings import EngineSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,6 +26,44 @@ database_option = click.option(
 tenant_option = click.option("--tenant", default="default", show_default=True, help="Name of the tenant.")
 modules_argument = click.argument("modules", nargs=-1, metavar="MODULE...")
 required_modules_argument = click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
+
+
+class _Setting(click.ParamType[Any]):
+    """One number of `EngineSettings`, as NAME=VALUE."""
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        key, _, text = str(value).partition("=")
+        name = key.strip().replace("-", "_")
+        kind = _NUMBERS.get(name)
+        if kind is None:
+            self.fail(f"there is no setting {key!r}; settings: {', '.join(_NUMBERS)}", param, ctx)
+        try:
+            number = kind(text)
+            if not 0 <= number < float("inf"):
+                raise ValueError
+        except ValueError:
+            self.fail(f"{key}: {text!r} is no {'whole ' * (kind is int)}number from 0 on", param, ctx)
+        return name, number
+
+
+_NUMBERS: dict[str, type[int] | type[float]] = {
+    name: kind for name in EngineSettings.__slots__ if (kind := type(getattr(EngineSettings(), name))) in (int, float)
+}
+settings_option = click.option(
+    "--set",
+    "settings",
+    type=_Setting(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"A limit of the engine; may be repeated. Names: {', '.join(_NUMBERS)}.",
+)
+
+
+def engine_settings(given: Iterable[tuple[str, float]]) -> EngineSettings:
+    """What `--set` asks for; the rest as built in."""
+    return EngineSettings(**dict(given))  # type: ignore[arg-type]  # names and types were checked by the option
 
 
 def run_async(command: Callable[P, Awaitable[R]]) -> Callable[P, R]:

@@ -12,7 +12,14 @@ import structlog
 
 from signoff.cli.failures import CommandFailed, Exit
 from signoff.cli.modules import import_modules
-from signoff.cli.options import database_option, modules_argument, required_modules_argument, run_async
+from signoff.cli.options import (
+    database_option,
+    engine_settings,
+    modules_argument,
+    required_modules_argument,
+    run_async,
+    settings_option,
+)
 from signoff.cli.people import link_address
 from signoff.cli.serving import address_of, bind, serve_app, until_signal
 from signoff.people.links import first_admin_link
@@ -41,6 +48,7 @@ migrate_option = click.option("--migrate", is_flag=True, help="Migrate a Postgre
 @click.option("--oidc", envvar="SIGNOFF_OIDC", metavar="FILE", help="Identity providers: TOML or JSON, see the docs.")
 @click.option("--no-worker", is_flag=True, help="Only pages and API; `signoff worker` executes the runs.")
 @grace_option
+@settings_option
 @migrate_option
 @database_option
 @run_async
@@ -52,6 +60,7 @@ async def serve(
     oidc: str | None,
     no_worker: bool,
     grace: float,
+    settings: tuple[tuple[str, float], ...],
     migrate: bool,
     database: str,
 ) -> None:
@@ -59,7 +68,8 @@ async def serve(
     providers = _providers(oidc)
     import_modules(modules)
     bound = bind(host, port)
-    async with opened(Engine(database, worker=not no_worker, migrate=migrate, grace=grace), bound) as engine:
+    engine = Engine(database, worker=not no_worker, migrate=migrate, grace=grace, settings=engine_settings(settings))
+    async with opened(engine, bound):
         address = url or address_of(bound, host)
         link = await engine.store.write(first_admin_link, engine.scope().tenant_id)
         if link is not None:
@@ -84,16 +94,19 @@ def _providers(source: str | None) -> list[ProviderConfig]:
 @click.command()
 @required_modules_argument
 @grace_option
+@settings_option
 @migrate_option
 @database_option
 @run_async
-async def worker(modules: tuple[str, ...], grace: float, migrate: bool, database: str) -> None:
+async def worker(
+    modules: tuple[str, ...], grace: float, settings: tuple[tuple[str, float], ...], migrate: bool, database: str
+) -> None:
     """Import MODULEs with workflows, and execute their runs until SIGTERM.
 
     Any number of workers may share a PostgreSQL database; a SQLite file has one.
     """
     import_modules(modules)
-    async with Engine(database, migrate=migrate, grace=grace) as engine:
+    async with Engine(database, migrate=migrate, grace=grace, settings=engine_settings(settings)) as engine:
         names = sorted({workflow.name for workflow in engine.registry.workflows()})
         logger.info("working", workflows=names, process=os.getpid())
         await until_signal()

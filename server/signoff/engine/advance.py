@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from signoff.engine import ending, events, starting
+from signoff.engine import blocking, ending, events, starting
 from signoff.engine.outcomes import R, Row, S, lock_run
 from signoff.engine.questions import close_questions, open_question
+from signoff.engine.settings import CANCEL_GRACE
 from signoff.replay.messages import AskDetail, ChildDetail, EventDetail, Log
 from signoff.store import payloads
 from signoff.store.scope import Scope
@@ -73,6 +74,7 @@ class Advance:
     expired_asks: list[int] = field(default_factory=list)
     orphans: list[int] = field(default_factory=list)  # steps whose child is being canceled and awaited
     closed_children: list[int] = field(default_factory=list)  # steps that waited for a child and were canceled
+    grace: float = CANCEL_GRACE  # seconds that canceled children have
     cancel_children: bool = False  # the run is canceled and waits until its children are final
     used_pool: bool = False
     finished: tuple[ResultKind, str | None, ErrorInfo | None] | None = None
@@ -82,6 +84,10 @@ class Advance:
     rare: bool = False  # it changes more of the run than RARE_COLUMNS' usual values
     parks: bool = False
     holder: int | None = None  # the worker that keeps the run if it cannot park after all
+
+    @property
+    def blocks(self) -> bool:
+        return self.columns["blocked_reason"] is not None
 
     @property
     def is_plain(self) -> bool:
@@ -95,6 +101,7 @@ class Advance:
             or self.orphans
             or self.closed_children
             or self.cancel_children
+            or self.blocks
             or len(self.columns["value"] or "") > payloads.INLINE_LIMIT
             or any(len(step["args"] or "") > payloads.INLINE_LIMIT for step in self.steps)
             or any(
@@ -185,17 +192,18 @@ def _write(
             if advance.rare is rare
         ]
         tx.dialect.update_rows(tx, R, _ID, (*names, "touch_no"), values)
-    for advance, _ in good:
+    for advance, applied in good:
         if advance.rare:
             tx.notify("run", advance.run_id)
         else:
             tx.notify("run", advance.run_id, open=True)
+        if advance.blocks and applied.parks:
+            blocking.hand_over(tx, advance.run_id)
         if advance.finished is not None:
             _end(tx, whole.get(advance.run_id), advance)
         if advance.closed_children or advance.cancel_children:
-            ending.cancel_open_children(
-                tx, advance.run_id, None if advance.cancel_children else advance.closed_children
-            )
+            steps = None if advance.cancel_children else advance.closed_children
+            ending.cancel_open_children(tx, advance.run_id, steps, advance.grace)
 
 
 def _whole(tx: Tx, run_id: int) -> Row:

@@ -13,6 +13,7 @@ from typing import Any
 
 from signoff.engine.active import ActiveRun, Compensable, OpenStep, known_outcome
 from signoff.engine.advance import Advance, Record
+from signoff.engine.blocking import tried
 from signoff.engine.ending import CHILD_BATCH
 from signoff.engine.programs import Known, compensation_plan
 from signoff.engine.settings import EngineSettings
@@ -141,7 +142,7 @@ class Builder:
                     self.advance.expired_asks.append(record.step_no)
         self.finish, self.inline = None, []
         self.reason = json.dumps(error.to_reason())
-        self.hash = self.known.code_hash
+        self.hash = tried(run.row.blocked_hash, self.known.code_hash)
 
     def _canceled_blocked(self) -> bool:
         run = self.run
@@ -368,7 +369,7 @@ class Builder:
         wake_at = None if finished else run.next_due()
         waits = wake_at is None or wake_at > self.now or run.drains or self.reason is not None
         advance.parks = not holds and finished is None and waits
-        advance.holder = self.worker_id
+        advance.holder, advance.grace = self.worker_id, self.settings.cancel_grace
         asked = {no for no, _ in advance.waits}
         advance.waits_on = any(step.kind is StepKind.EVENT and step.no not in asked for step in run.open.values())
         columns.update(

@@ -10,11 +10,12 @@ import sqlalchemy as sa
 
 from signoff.engine.journal import Loaded, News, load, load_news, rows_of
 from signoff.engine.outcomes import R, Row, S
-from signoff.store.tables import Worker
+from signoff.store.tables import Worker, WorkerDefinition
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import RunState
 
 W = Worker.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+WD = WorkerDefinition.__table__  # type: ignore[attr-defined]
 
 
 @dataclass(slots=True)
@@ -45,7 +46,11 @@ def claim(
     PostgreSQL it writes owner and epoch.
     """
     claimed = Claimed()
-    mine = R.c.definition_id.in_(definitions)
+    # code that could not go on with a run leaves it to other code, also while workers of both are there
+    tried = sa.exists().where(
+        WD.c.worker_id == worker_id, WD.c.definition_id == R.c.definition_id, R.c.blocked_hash.contains(WD.c.code_hash)
+    )
+    mine = sa.and_(R.c.definition_id.in_(definitions), sa.or_(R.c.blocked_hash.is_(None), ~tried))
     awake = sa.and_(R.c.blocked_reason.is_(None), R.c.requested != "pause")
     due = sa.and_(R.c.wake_at <= tx.now, R.c.ready.is_(None), awake, R.c.worker_id.is_(None), mine)
     rows: list[Row] = []

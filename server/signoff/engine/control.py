@@ -11,13 +11,12 @@ from signoff.engine import limits
 from signoff.engine.ending import finalize
 from signoff.engine.lookup import find_locked
 from signoff.engine.outcomes import R, Row, S, lock_run, record_due, record_outcome
+from signoff.engine.settings import CANCEL_GRACE
 from signoff.engine.status import CODELESS, Status, status_of
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, ResultKind, RunState, StepKind
-
-GRACE = 10.0  # seconds
 
 
 def cancel(
@@ -28,7 +27,7 @@ def cancel(
     reason: str | None = None,
     actor: str | None = None,
     compensate: bool = False,
-    grace: float = GRACE,
+    grace: float = CANCEL_GRACE,
 ) -> Status:
     """Asks the run to end, and returns its status then: at once if it has not started or is blocked.
 
@@ -40,20 +39,30 @@ def cancel(
     return status_of(_cancel(tx, row, reason, actor, compensate, grace))
 
 
-def cancel_child(tx: Tx, child_id: int, *, reason: str | None = None, compensate: bool = False) -> None:
+def cancel_child(
+    tx: Tx, child_id: int, *, reason: str | None = None, compensate: bool = False, grace: float = CANCEL_GRACE
+) -> None:
     """Cancels the run of a child step whose waiting has ended; nothing happens if it is final or gone."""
     row = lock_run(tx, child_id)
     if row is not None:
-        _cancel(tx, row, reason or "its parent ended", None, compensate, GRACE)
+        _cancel(tx, row, reason or "its parent ended", None, compensate, grace)
 
 
-def cancel_children(tx: Tx, run_id: int, limit: int, *, reason: str | None = None, compensate: bool = False) -> int:
+def cancel_children(
+    tx: Tx,
+    run_id: int,
+    limit: int,
+    *,
+    reason: str | None = None,
+    compensate: bool = False,
+    grace: float = CANCEL_GRACE,
+) -> int:
     """Cancels up to `limit` of a canceled run's children, by id, and returns how many are still to be asked."""
     open_children = (R.c.parent_id == run_id, R.c.parent_no.is_not(None), R.c.state != RunState.FINAL.value)
     waiting = sa.and_(*open_children, R.c.requested != Requested.CANCEL.value)
     ids = tx.conn.execute(sa.select(R.c.id).where(waiting).order_by(R.c.id).limit(limit)).scalars().all()
     for child_id in ids:
-        cancel_child(tx, child_id, reason=reason or "its parent was canceled", compensate=compensate)
+        cancel_child(tx, child_id, reason=reason or "its parent was canceled", compensate=compensate, grace=grace)
     return tx.conn.execute(sa.select(sa.func.count()).select_from(R).where(waiting)).scalar_one()
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from signoff.engine.outcomes import R, Row, S, lock_run, record_due, record_outcome
 from signoff.engine.questions import close_questions
+from signoff.engine.settings import CANCEL_GRACE
 from signoff.store import payloads
 from signoff.store.tables import Completion, PoolSlot
 from signoff.store.tx import Tx
@@ -125,15 +126,17 @@ def tell_parent(tx: Tx, run: Row, kind: ResultKind, value: str | None, error: Er
         record_outcome(tx, parent, run.parent_no, OutcomeKind.CANCELED, error=told)
 
 
-def cancel_open_children(tx: Tx, run_id: int, step_nos: Sequence[int] | None = None) -> None:
+def cancel_open_children(tx: Tx, run_id: int, step_nos: Sequence[int] | None, grace: float = CANCEL_GRACE) -> None:
     """Asks the children of a run that are not final to end too: those of `step_nos`, or the next `CHILD_BATCH` of all.
+
+    `grace`: seconds that their handlers have.
 
     While there are more, the run wakes again at once.
     """
     from signoff.engine import control  # control ends runs through this module
 
     if step_nos is None:
-        if control.cancel_children(tx, run_id, CHILD_BATCH):
+        if control.cancel_children(tx, run_id, CHILD_BATCH, grace=grace):
             tx.conn.execute(sa.update(R).where(R.c.id == run_id).values(ready=0))
             tx.notify("ready")
         return
@@ -142,4 +145,4 @@ def cancel_open_children(tx: Tx, run_id: int, step_nos: Sequence[int] | None = N
     )
     children = children.where(R.c.parent_no.in_(step_nos))
     for child_id in tx.conn.execute(children.order_by(R.c.id)).scalars().all():
-        control.cancel_child(tx, child_id)
+        control.cancel_child(tx, child_id, grace=grace)

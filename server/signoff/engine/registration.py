@@ -40,9 +40,9 @@ def register(tx: Tx, worker_id: int, registry: Registry) -> dict[int, Known]:
                 R.c.definition_id == item.id,
                 R.c.blocked_reason.is_not(None),
                 R.c.state != RunState.FINAL.value,
-                R.c.blocked_hash != item.code_hash,
+                ~R.c.blocked_hash.contains(item.code_hash),
             )
-            .values(blocked_reason=None, blocked_hash=None, ready=0, touch_no=R.c.touch_no + 1)
+            .values(blocked_reason=None, ready=0, touch_no=R.c.touch_no + 1)
         )
     tx.notify("ready")
     return known

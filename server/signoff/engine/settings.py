@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from signoff.workflow.retry import Retry
 
+CANCEL_GRACE = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -14,7 +16,7 @@ class EngineSettings:
     max_journal_bytes: int = 64 * 1024 * 1024  # per run
     retry: Retry | bool | None = None  # default of actions that ask for `retry=True` and have none of their own
     timeout: float | None = None  # per attempt, of actions
-    cancel_grace: float = 10.0
+    cancel_grace: float = CANCEL_GRACE
     cached_programs: int = 1_000  # parked runs whose program is kept in memory
     max_active: int = 2_000  # runs that one worker holds at once
     max_sync_threads: int = 32  # attempts of sync functions at once

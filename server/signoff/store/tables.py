@@ -100,7 +100,7 @@ class Run(Base, table=True):
     requested: str = "none"  # Requested
     activity: str | None = None  # Activity, while active
     blocked_reason: str | None = None  # JSON text; set = blocked
-    blocked_hash: str | None = None  # code hash that could not go on
+    blocked_hash: str | None = None  # code hashes that could not go on, with spaces between
     result_kind: str | None = None  # ResultKind
     generation: int = 1
     priority: int = 0

@@ -171,7 +171,7 @@ class Backend:
     async def cancel(self, scope: Scope, run: str, *, reason: str | None, compensate: bool, via: str) -> None:
         actor = scope.person.actor if scope.person is not None else None
         await self._control(scope, "run.control", "run.cancel", run, via, lambda tx: control.cancel(
-            tx, scope, run, reason=reason, actor=actor, compensate=compensate
+            tx, scope, run, reason=reason, actor=actor, compensate=compensate, grace=self.engine.settings.cancel_grace
         ))  # fmt: skip
 
     async def pause(self, scope: Scope, run: str, *, via: str) -> None:
