@@ -17,6 +17,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import sqlalchemy as sa
+from playwright.async_api import expect
 
 from signoff.people import groups, sessions, tenants, users
 from signoff.people.audit import A as AUDIT
@@ -25,6 +26,7 @@ from signoff.people.limits import LIMITS
 from signoff.store.scope import Person, Scope
 from signoff.store.tx import Tx
 from signoff.web.providers import ProviderConfig, read_providers
+from tests.support.browser import Pages
 from tests.support.oidc import CLIENT, SECRET, Provider, running_provider, sign_in_there
 from tests.web.world import Site, csrf_of, running_site
 
@@ -152,7 +154,7 @@ async def test_whoever_the_provider_knows_comes_in_with_role_and_groups(house: H
         answer = await nia.client.get(await nia.callback("nia", "/approvals?tab=mine"))
         assert (answer.status_code, answer.headers["location"]) == (303, "/approvals?tab=mine")
         assert "Nia New" in (await nia.client.get("/more")).text
-        assert "with first" in (await nia.client.get("/settings")).text
+        assert "with Example" in (await nia.client.get("/settings")).text
     person = await house.person("nia@example.org")
     assert person is not None
     assert (person.name, person.role, person.groups) == ("Nia New", "approver", {"finance"})
@@ -395,6 +397,24 @@ async def test_signing_out_ends_the_session_here_and_there(house: House) -> None
         assert parse_qs(urlsplit(address).query)["post_logout_redirect_uri"] == [f"{house.site.address}/sign-in"]
         assert (await nia.there.get(address)).status_code == 200  # the provider knows who is meant
         assert (await nia.client.get("/more")).status_code == 303
+
+
+async def test_a_real_browser_goes_there_and_back_and_out_again(house: House, new_page: Pages) -> None:
+    page = await new_page()
+    await page.goto(f"{house.site.address}/more")
+    await page.get_by_role("button", name="Sign in with Example").click()
+    await page.wait_for_url(f"{house.provider.issuer}/**")
+    await page.locator('input[name="login"]').fill("nia")
+    await page.locator('input[name="password"]').fill("any")
+    await page.locator('button[type="submit"]').click()
+    await page.locator('input[name="prompt"][value="consent"]').wait_for(state="attached")
+    await page.locator('button[type="submit"]').click()
+    await page.wait_for_url(f"{house.site.address}/more")
+    await expect(page.locator("main").get_by_text("Nia New")).to_be_visible()
+    await page.locator("main").get_by_role("button", name="Sign out").click()
+    await page.wait_for_url(f"{house.provider.issuer}/session/end**")
+    await page.locator('button[value="yes"]').click()
+    await page.wait_for_url(f"{house.site.address}/sign-in")
 
 
 async def test_attempts_are_counted_by_address_and_the_log_is_not_filled(house: House) -> None:

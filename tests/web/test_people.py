@@ -157,7 +157,8 @@ async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, Any]]:
             yield name, json.loads(line.removeprefix("data:"))
 
 
-async def test_a_revoked_session_ends_its_stream_at_once(site: Site) -> None:
+async def test_a_revoked_session_ends_its_stream_at_once(both_sites: Site) -> None:
+    site = both_sites
     async with (
         site.signed_in("ana@example.org") as here,
         site.signed_in("ana@example.org") as there,
@@ -202,6 +203,29 @@ async def test_a_token_is_shown_once_used_and_revoked(site: Site) -> None:
                       {"name": "x", "role": "viewer", "email": "nobody@example.org"}):  # fmt: skip
             answer = await post(ada, "/settings/tokens", wrong)
             assert answer.status_code == 422, wrong
+
+
+async def test_names_that_nothing_can_have_are_not_found(both_sites: Site) -> None:
+    async with both_sites.signed_in("ada@example.org") as ada:
+        page = "/more"
+        for path in ("/settings/tokens/%00/revoke", "/settings/sessions/%00/revoke", "/people/groups/%00/add",
+                     f"/people/{10**30}/role", "/people/0/link"):  # fmt: skip
+            answer = await post(ada, path, {"email": "ada@example.org", "role": "viewer"}, page)
+            assert answer.status_code == 404, path
+        removed = await post(ada, "/people/groups/%00/remove", {"email": "ada@example.org"}, page)
+        assert removed.status_code in (404, 422)
+        for path in (f"/people/{10**30}", "/people/groups/%00", "/settings/tokens/%00/revoke"):
+            assert (await ada.get(path)).status_code == 404, path
+        for name in ("%00", "%ED%A0%80", "x" * 300):
+            found = await ada.get(f"/record/audit?person={name}&action={name}&target={name}")
+            assert found.status_code == 200, name
+        for path, data in (
+            ("/people", {"email": "a\0@example.org", "role": "viewer"}),
+            ("/people/groups", {"name": "\0"}),
+            ("/settings/tokens", {"name": "\0", "role": "viewer"}),
+            ("/settings/tokens", {"name": "x", "role": "viewer", "email": "\0@example.org"}),
+        ):
+            assert (await post(ada, path, data, page)).status_code == 422, path
 
 
 async def test_what_is_done_and_refused_on_pages_is_on_record_with_its_door(site: Site) -> None:

@@ -74,9 +74,9 @@ class AuditFilter:
         found: list[sa.ColumnElement[bool]] = []
         for column, text in ((A.c.actor, self.person), (A.c.target, self.target)):
             if text:
-                found.append(sa.func.lower(column).contains(text.lower(), autoescape=True))
+                found.append(sa.func.lower(column).contains(storable(text.lower()), autoescape=True))
         if self.action:
-            found.append(A.c.action.startswith(self.action.lower(), autoescape=True))
+            found.append(A.c.action.startswith(storable(self.action.lower()), autoescape=True))
         if self.since is not None:
             found.append(A.c.at >= self.since)
         if self.until is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from signoff.people.audit import audit
+from signoff.people.canonical import nameable
 from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.people.users import GM, G, M, U, clean_email
@@ -66,7 +67,8 @@ def group(tx: Tx, scope: Scope, name: str) -> GroupView:
 def remove_from_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
     """Take a member out of a group. `NotFound` when they are not in it. An empty group stays."""
     require(scope, "people.manage")
-    group_id, user_id = _group_id(tx, scope, group), _user_id(tx, scope, email)
+    group_id = _group_id(tx, scope, group) if nameable(group) else None
+    user_id = _user_id(tx, scope, email)
     gone = tx.conn.execute(sa.delete(GM).where(GM.c.group_id == group_id, GM.c.user_id == user_id))
     if group_id is None or not gone.rowcount:
         raise NotFound(f"{email} is not in a group {group!r}", user=email, group=group)

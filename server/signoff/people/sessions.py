@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from signoff.people.audit import audit
-from signoff.people.canonical import storable
+from signoff.people.canonical import nameable, storable
 from signoff.people.changes import rights_changed
 from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
@@ -134,7 +134,7 @@ def revoke_session(tx: Tx, scope: Scope, key: str) -> None:
     """End one of the person's own sessions. `NotFound` for one that ended already and for somebody else's."""
     require(scope, "session.revoke")
     user_id = scope.person.user_id if scope.person else None
-    if user_id is None or not end_session_by_key(tx, user_id, key):
+    if user_id is None or not nameable(key) or not end_session_by_key(tx, user_id, key):
         raise NotFound("That session has ended already")
     audit(tx, scope, "session.revoke", scope.actor, detail={"sessions": 1})
 

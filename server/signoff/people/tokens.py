@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from signoff.people.audit import audit
+from signoff.people.canonical import nameable
 from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
 from signoff.people.users import clean_email, clean_role, find_person
@@ -83,7 +84,7 @@ def revoke_token(tx: Tx, scope: Scope, name: str) -> None:
     """End every token of this name at once. `NotFound` when none is left to revoke."""
     require(scope, "token.manage")
     query = sa.update(T).where(T.c.tenant_id == scope.tenant_id, T.c.name == name, T.c.revoked_at.is_(None))
-    if not tx.conn.execute(query.values(revoked_at=tx.now)).rowcount:
+    if not nameable(name) or not tx.conn.execute(query.values(revoked_at=tx.now)).rowcount:
         raise NotFound(f"There is no token {name!r} that could be revoked", token=name)
     audit(tx, scope, "token.revoke", name)
 

@@ -29,6 +29,7 @@ _VIEWED: Final = (
     sa.exists().where(Identity.__table__.c.user_id == U.c.id).correlate(U),  # type: ignore[attr-defined]
 )  # fmt: skip
 
+MAX_ID: Final = 2**31 - 1  # of the column
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
@@ -153,7 +154,7 @@ def user(tx: Tx, scope: Scope, user_id: int) -> UserView:
     query = (
         sa.select(*_VIEWED).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == scope.tenant_id, U.c.id == user_id)
     )
-    row = tx.conn.execute(query).first()
+    row = tx.conn.execute(query).first() if 0 < user_id <= MAX_ID else None
     if row is None:
         raise NotFound(f"There is no user {user_id} here")
     names = sa.select(G.c.name).join(GM, GM.c.group_id == G.c.id)

@@ -19,6 +19,7 @@ from joserfc import jwt
 from joserfc.errors import ClaimError, ExpiredTokenError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
+from signoff.people.canonical import nameable
 from signoff.people.identities import Arrival
 from signoff.web.providers import ProviderConfig
 from signoff.workflow.errors import Refused
@@ -127,7 +128,7 @@ class Provider:
             ) from error
         except (JoseError, AuthlibBaseError, ValueError, TypeError) as error:
             raise Refused("signature", "The proof of who you are is not signed as it has to be") from error
-        if not isinstance(checked["sub"], str) or not checked["sub"]:
+        if not isinstance(checked["sub"], str) or not checked["sub"] or not nameable(checked["sub"]):
             raise Refused("sub", "The proof of who you are names nobody")
         return {**await self._userinfo(token["access_token"], checked["sub"]), **decoded.claims}
 

@@ -8,13 +8,14 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.params import FromPath
 
-from signoff.people import sessions, tokens
+from signoff.people import sessions, tokens, users
 from signoff.people.permissions import may, require
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
 from signoff.web import say
 from signoff.web.addresses import name_of
 from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of
+from signoff.web.pages.oidc import providers_of
 from signoff.web.pages.people import unkept
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
 
@@ -41,7 +42,8 @@ async def settings_page(request: AnyRequest) -> Response[Any]:
     mine = await backend_of(request).look(_mine, scope)
     mine.sort(key=lambda session: session.key != current)
     return render(request, "settings/sessions.html", place="settings", badge=await badge_of(request), sessions=mine,
-                  current=current, notes=_notes(request), admin=may(scope, "token.manage"))  # fmt: skip
+                  current=current, providers=dict(providers_of(request).buttons), notes=_notes(request),
+                  admin=may(scope, "token.manage"))  # fmt: skip
 
 
 @post("/settings/sessions/{key:str}/revoke")
@@ -65,12 +67,14 @@ async def _tokens_page(
 ) -> Response[Any]:
     scope = scope_of(request)
     found = await backend_of(request).look(tokens.list_tokens, scope)
+    everybody = await backend_of(request).look(users.list_users, scope)
     now = backend_of(request).now()
     live = [token for token in found if token.revoked_at is None and (not token.expires_at or token.expires_at > now)]
     return render(
         request, "settings/tokens.html", http=http, place="settings", badge=await badge_of(request), live=live,
         ended=[token for token in found if token not in live][:20], notes=_notes(request), error=error, admin=True,
         typed=typed or {"name": "", "role": "operator", "email": "", "days": "90"}, roles=ROLES,
+        people={user.id: user.email for user in everybody},
     )  # fmt: skip
 
 
