@@ -89,7 +89,7 @@
     if (document.title !== full) document.title = full;
     const over = $("#decision-state")?.dataset.over;
     // Not `disabled`: a button that somebody is on keeps the focus, and a screen reader can still read why it is off.
-    for (const button of $$("[data-decide] button")) {
+    for (const button of $$("[data-decide] button, .deeds form button")) {
       if (!over === !button.hasAttribute("aria-disabled")) continue;
       const said = (button.getAttribute("aria-describedby") ?? "").split(" ").filter((id) => id && id !== "why");
       if (over) { button.setAttribute("aria-disabled", "true"); said.push("why"); }
@@ -244,6 +244,7 @@
   });
 
   /* Forms: sent once --------------------------------------------------------------------------------------------------- */
+  const buttonsOf = (form) => [...form.elements].filter((item) => item.type === "submit");
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (event.submitter?.getAttribute("aria-disabled") === "true") { event.preventDefault(); return; }
@@ -251,12 +252,12 @@
     if (form.dataset.sent === "yes") { event.preventDefault(); return; }
     form.dataset.sent = "yes";
     // After the browser has read the pressed button's value.
-    setTimeout(() => { for (const button of $$("button", form)) button.disabled = true; });
+    setTimeout(() => { for (const button of buttonsOf(form)) button.disabled = true; });
   });
   addEventListener("pageshow", () => {
     for (const form of $$("form[data-once]")) {
       delete form.dataset.sent;
-      for (const button of $$("button", form)) button.disabled = false;
+      for (const button of buttonsOf(form)) button.disabled = false;
     }
     settle();
   });

@@ -24,6 +24,7 @@ from signoff.people.passwords import hash_password
 from signoff.runtime.engine import Engine
 from signoff.runtime.handles import Run
 from signoff.web.app import create_app
+from tests.web import desk
 from tests.web.kinds import Kinds
 
 PASSWORD = "correct horse battery"
@@ -195,7 +196,7 @@ def csrf_of(html: str) -> str:
 @asynccontextmanager
 async def running_site(url: str, port: int = 0, **options: Any) -> AsyncIterator[Site]:
     AppStatus.should_exit = False  # of the process; a server that stopped before would end our streams
-    async with Engine(url, workflows=WORKFLOWS) as engine:
+    async with Engine(url, workflows=[*WORKFLOWS, *desk.WORKFLOWS]) as engine:
         await engine.store.write(_people, engine)
         made = {role: await engine.store.write(_token, engine, role) for role in ("viewer", "operator")}
         listener = socket.create_server(("127.0.0.1", port))

@@ -1,0 +1,330 @@
+"""The inbox and the page of a question as a browser without scripts meets them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+
+from signoff.approvals.questions import A
+from signoff.people import groups
+from tests.web.desk import expense, publish, question
+from tests.web.world import PEOPLE, Site, csrf_of, eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TABS = {"mine", "groups", "requested", "decided", "all", "stuck"}
+
+
+async def asks(site: Site, title: str, team: str = "finance", due: float | None = None, **options: Any) -> str:
+    return await site.question(await site.engine.start(question.options(**options), title, team, due))
+
+
+async def post(client: httpx.AsyncClient, path: str, **data: str) -> httpx.Response:
+    page = await client.get("/more")
+    return await client.post(path, data={"csrf": csrf_of(page.text), **data})
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r'<strong class="inbox-title">([^<]*)</strong>', html)
+
+
+def waiting(html: str) -> int:
+    """Rows that wait for the person who looks."""
+    return len(re.findall(r"<li[^>]* data-mine>", html))
+
+
+def badge_of(html: str) -> int:
+    found = re.search(r'id="badge"[^>]*data-count="(\d+)"', html)
+    assert found is not None
+    return int(found[1])
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def desk(site: Site) -> AsyncIterator[Site]:
+    """One question of each kind that a tab could hold."""
+    await asks(site, "For finance", requester="omar@example.org", idempotency_key="k-1")
+    await asks(site, "For legal", "legal", requester="ana@example.org")
+    await asks(site, "Late one", due=0.001)
+    yield site
+
+
+@pytest.mark.parametrize("email", list(PEOPLE))
+async def test_every_tab_of_every_role_says_as_many_as_it_shows_and_the_badge_too(desk: Site, email: str) -> None:
+    async with desk.signed_in(email) as client:
+        page = (await client.get("/approvals")).text
+        tabs = re.findall(r'<a href="(/approvals[^"]*)"[^>]*>([^<]+?) <span class="tab-count[^>]*>(\d+)</span>', page)
+        shown = {parse_qs(urlsplit(href).query).get("tab", ["mine"])[0]: int(count) for href, _, count in tabs}
+        operator = PEOPLE[email][1] in ("operator", "admin")
+        assert set(shown) == (TABS if operator else TABS - {"all", "stuck"}) - {"decided"}
+        for tab, count in shown.items():
+            assert len(titles((await client.get(f"/approvals?tab={tab}")).text)) == count, tab
+        assert badge_of(page) == shown["mine"] == waiting(page)
+        if not operator:
+            assert titles((await client.get("/approvals?tab=all")).text) == titles(page), "an address opens no tab"
+
+
+async def test_rows_say_all_that_is_needed_to_choose(desk: Site) -> None:
+    async with desk.signed_in("ana@example.org") as client:
+        page = (await client.get("/approvals")).text
+        assert titles(page) == ["Late one", "For finance"], "what is overdue stands first"
+        rows = text_of(page[page.index('<ol class="inbox">') : page.index("</ol>")])
+        for words in ("was due", "desk/question · k-1 · Omar Lind", "waiting"):
+            assert words in rows
+        csrf = csrf_of(page)
+        approval = re.findall(r'id="item-(ap_\w+)"', page)[1]
+        async with desk.signed_in("ada@example.org") as ada:
+            await post(ada, f"/approvals/{approval}/claim")
+        assert titles((await client.get("/approvals")).text) == ["Late one"]
+        assert "Ada Admin works on it" in (await client.get("/approvals?tab=groups")).text
+        assert csrf
+
+
+async def test_filters_and_search_stand_in_the_address(desk: Site) -> None:
+    async with desk.signed_in("ana@example.org") as client:
+        for query, found in (
+            ("due=overdue", ["Late one"]), ("q=finance+k-1", ["For finance"]), ("tab=requested", ["For legal"]),
+            ("requester=omar@example.org", ["For finance"]), ("workflow=desk/question&q=late", ["Late one"]),
+            ("claim=me", []), ("q=%25%27%22%3Cb%3E", []),
+        ):  # fmt: skip
+            page = (await client.get(f"/approvals?{query}")).text
+            assert titles(page) == found, query
+            if not found:
+                assert "No question matches" in page
+        page = (await client.get("/approvals?due=overdue&q=late")).text
+        assert 'href="/approvals?q=late"' in page, "a filter is taken away by itself"
+        link = re.search(r'<li[^>]*id="item-[^>]*>\s*<a href="([^"]+)"', page)
+        assert link is not None
+        assert "due=overdue" in link[1], "an opened question keeps the list that it was opened from"
+        assert titles((await client.get(link[1].replace("&amp;", "&"))).text) == ["Late one"]
+
+
+async def test_a_long_list_turns_pages(site: Site) -> None:
+    for number in range(53):
+        await site.engine.start(question, f"Question {number:02}")
+
+    async def all_asked() -> bool:
+        return await site.engine.store.read(lambda tx: tx.conn.execute(sa.select(sa.func.count(A.c.id))).scalar()) == 53
+
+    await eventually(all_asked, within=60)
+    async with site.signed_in("ana@example.org") as client:
+        first = (await client.get("/approvals")).text
+        assert badge_of(first) == 53
+        more = re.search(r'href="(/approvals\?after=[^"]+)" rel="next"', first)
+        assert more is not None
+        both = titles(first) + titles((await client.get(more[1])).text)
+        assert sorted(both) == [f"Question {number:02}" for number in range(53)]
+
+
+async def test_a_list_that_is_read_keeps_its_rows_and_says_what_is_new(site: Site) -> None:
+    first, second = await asks(site, "First"), await asks(site, "Second")
+    async with site.signed_in("ana@example.org") as client, site.signed_in("ada@example.org") as ada:
+        page = (await client.get("/approvals")).text
+        live = re.search(r'hx-get="(/approvals/rows[^"]+)"', page)
+        assert live is not None
+        assert (await post(ada, f"/approvals/{first}", revision="1", option="yes")).status_code == 303
+        await asks(site, "Third")
+        rows = (await client.get(live[1].replace("&amp;", "&"))).text
+        assert titles(rows) == ["First", "Second"]
+        assert "Ada Admin answered" in text_of(rows)
+        assert "1 new" in rows
+        assert waiting(rows) == 1
+        assert titles((await client.get("/approvals")).text) == ["Second", "Third"]
+        assert second
+
+
+async def test_a_gate_without_fields_is_one_press_and_leads_to_the_next(site: Site) -> None:
+    one, two = await asks(site, "One?"), await asks(site, "Two?")
+    async with site.signed_in("ana@example.org") as client:
+        page = (await client.get("/approvals")).text
+        assert f'action="/approvals/{one}"' in page, "the first question stands beside the list"
+        data = {"revision": "1", "option": "yes", "then": "next"}
+        answer = await post(client, f"/approvals/{one}", **data)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/approvals/{two}?then=next&receipt={one}")
+        following = (await client.get(answer.headers["location"])).text
+        assert "Two?" in following
+        assert re.search(r"Receipt \d+", following)
+        assert re.search(r'name="then" value="next" checked', following) is None, "nothing is left after this one"
+        last = await post(client, f"/approvals/{two}", **data)
+        receipt = text_of((await client.get(last.headers["location"])).text)
+        assert "You answered" in receipt
+        assert re.search(r"Receipt \d+ ?\. The run went on from step 0", receipt)
+
+
+async def test_each_option_says_what_it_does_and_takes_its_own_form(site: Site) -> None:
+    run = await site.engine.start(publish, "Ten beaches")
+    asked = await site.question(run)
+    async with site.signed_in("ana@example.org") as client:
+        page = (await client.get(f"/approvals/{asked}")).text
+        for words in ("Goes live at once.", "Goes back to the author.", "The draft is archived.", "87.125"):
+            assert words in page
+        assert len(set(re.findall(r' id="([^"]+)"', page))) == len(re.findall(r' id="([^"]+)"', page))
+        missing = await post(client, f"/approvals/{asked}", revision="1", option="archive")
+        assert missing.status_code == 422
+        assert "Say why." in missing.text
+        empty = await post(client, f"/approvals/{asked}", revision="1", option="changes", **{"o1.what": ""})
+        assert empty.status_code == 422
+        assert 'id="error-summary"' in empty.text
+        assert (await post(client, f"/approvals/{asked}", revision="1", option="nonsense")).status_code == 422
+        taken = await post(client, f"/approvals/{asked}", revision="1", option="changes", **{"o1.what": "The <title>"})
+        assert taken.status_code == 303, taken.text
+        receipt = (await client.get(f"/approvals/{asked}")).text
+        assert "Ask for changes" in receipt
+        assert "The &lt;title&gt;" in receipt
+    assert await run.result(timeout=10) == "changes"
+
+
+async def test_several_deciders_see_how_far_it_is(site: Site) -> None:
+    run = await site.engine.start(expense.options(requester="carl@example.org"), "1,240.00")
+    asked = await site.question(run)
+    answers = {"revision": "1", "option": "pay"}
+    async with (
+        site.signed_in("ana@example.org") as ana, site.signed_in("ada@example.org") as ada,
+        site.signed_in("omar@example.org") as omar,
+    ):  # fmt: skip
+        assert (await post(ana, f"/approvals/{asked}", **answers)).status_code == 303
+        mine = text_of((await ana.get(f"/approvals/{asked}")).text)
+        assert "Your answer is recorded." in mine
+        assert "1 of 3" in mine
+        assert titles((await ana.get("/approvals")).text) == [], "who has answered is not asked again"
+        assert "1 of 3" in text_of((await ada.get("/approvals")).text)
+        page = (await omar.get(f"/approvals/{asked}")).text
+        assert re.search(r"Ana Moreno\s*: Pay it", text_of(page))
+        again = await post(ana, f"/approvals/{asked}", revision="1", option="deny", comment="no")
+        assert again.status_code == 409
+        assert "You decided at" in again.text
+        assert (await post(ada, f"/approvals/{asked}", **answers)).status_code == 303
+        assert (await post(omar, f"/approvals/{asked}", **answers)).status_code == 303
+        done = text_of((await ana.get(f"/approvals/{asked}")).text)
+        assert done.count("answered") >= 3
+    assert await run.result(timeout=10) == 3
+
+
+async def test_claim_comment_and_release(both_sites: Site) -> None:
+    site = both_sites
+    asked = await asks(site, "Mine?")
+    async with site.signed_in("ana@example.org") as ana, site.signed_in("ada@example.org") as ada:
+        assert (await post(ana, f"/approvals/{asked}/claim")).status_code == 303
+        theirs = (await ada.get(f"/approvals/{asked}")).text
+        assert "Ana Moreno works on it" in text_of(theirs)
+        assert re.search(r'aria-disabled="true" aria-describedby="why"[^>]*>Approve', theirs)
+        refused = await post(ada, f"/approvals/{asked}", revision="1", option="yes")
+        assert refused.status_code == 409
+        assert "has claimed this question" in refused.text
+        assert (await post(ada, f"/approvals/{asked}/comment", reason="Why <so> late?\nReally")).status_code == 303
+        assert "Why &lt;so&gt; late?" in (await ana.get(f"/approvals/{asked}")).text
+        empty = await post(ada, f"/approvals/{asked}/comment", reason=" ")
+        assert empty.status_code == 422
+        assert (await post(ana, f"/approvals/{asked}/release")).status_code == 303
+        assert (await post(ada, f"/approvals/{asked}", revision="1", option="yes")).status_code == 303
+
+
+async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None:
+    asked = await asks(site, "Whose?")
+    async with site.signed_in("ana@example.org") as ana, site.signed_in("carl@example.org") as carl:
+        dialog = (await ana.get(f"/approvals/{asked}/delegate")).text
+        assert "on your behalf" in dialog
+        assert 'value="user:ana@example.org"' not in dialog
+        wrong = await post(ana, f"/approvals/{asked}/delegate", to="user:carl@example.org")
+        assert wrong.status_code == 422
+        assert 'id="reason-error"' in wrong.text
+        assert 'value="user:carl@example.org" selected' in wrong.text
+        done = await post(ana, f"/approvals/{asked}/delegate", to="user:carl@example.org", reason="On leave")
+        assert (done.status_code, done.headers["location"]) == (303, f"/approvals/{asked}")
+        assert titles((await carl.get("/approvals")).text) == ["Whose?"]
+        assert titles((await ana.get("/approvals")).text) == []
+        assert "On leave" in (await carl.get(f"/approvals/{asked}")).text
+        assert (await post(carl, f"/approvals/{asked}", revision="1", option="yes")).status_code == 303
+        assert "on behalf of" in text_of((await ana.get(f"/approvals/{asked}")).text)
+
+
+async def test_what_one_may_not_do_says_why_and_who_may(site: Site) -> None:
+    asked = await site.question(await site.engine.start(publish, "Beaches"))
+    async with site.signed_in("carl@example.org") as carl:
+        page = (await carl.get(f"/approvals/{asked}")).text
+        for button in re.findall(r"<button[^>]*aria-disabled[^>]*>", page):
+            names = re.search(r'aria-describedby="([^"]+)"', button)
+            assert names is not None, button
+            assert all(f'id="{name}"' in page for name in names[1].split()), button
+        assert "An operator can do this, and those whom the question waits for: anyone in finance" in page
+        assert "This question is put to anyone in finance, and you are not among them." in page
+        assert (
+            await post(carl, f"/approvals/{asked}/reassign", to="user:carl@example.org", reason="x")
+        ).status_code == 403
+        add = await carl.get(f"/approvals/{asked}/add")
+        assert "Only an operator can ask others besides." in add.text
+        assert (await carl.get(f"/approvals/{asked}/nonsense")).status_code == 404
+
+
+async def test_a_question_that_nobody_can_answer_offers_what_can_be_done(site: Site) -> None:
+    asked = await asks(site, "Who?", "legal", due=3600.0)
+    async with site.signed_in("omar@example.org") as omar:
+        assert "1 question that nobody can answer" in text_of((await omar.get("/approvals")).text)
+        assert titles((await omar.get("/approvals?tab=stuck")).text) == ["Who?"]
+        page = (await omar.get(f"/approvals/{asked}")).text
+        assert "Nobody can answer this" in page
+        for deed in ("add", "extend"):
+            assert f'href="/approvals/{asked}/{deed}"' in page
+        assert "/cancel" in page
+        added = await post(omar, f"/approvals/{asked}/add", to="user:carl@example.org", reason="Knows it")
+        assert added.status_code == 303
+        assert "Nobody can answer this" not in (await omar.get(f"/approvals/{asked}")).text
+        extended = await post(omar, f"/approvals/{asked}/extend", amount="2", unit="hours")
+        assert extended.status_code == 303
+        assert (await post(omar, f"/approvals/{asked}/extend", amount="none")).status_code == 422
+    async with site.signed_in("carl@example.org") as carl:
+        assert titles((await carl.get("/approvals")).text) == ["Who?"]
+
+
+async def test_membership_lost_while_the_page_was_open(site: Site) -> None:
+    asked = await asks(site, "Still?")
+    async with site.signed_in("ana@example.org") as ana:
+        csrf = csrf_of((await ana.get(f"/approvals/{asked}")).text)
+        await site.engine.store.write(groups.remove_from_group, site.engine.scope(), "finance", "ana@example.org")
+        late = await ana.post(f"/approvals/{asked}", data={"csrf": csrf, "revision": "1", "option": "yes"})
+        assert late.status_code == 403
+        assert "you are not among them" in late.text
+        assert titles((await ana.get("/approvals")).text) == []
+
+
+async def test_the_decide_page_costs_less_than_50_kb_without_a_cache(site: Site) -> None:
+    asked = await site.question(await site.engine.start(publish, "Beaches"))
+    async with site.signed_in("ana@example.org") as client:
+
+        async def size(path: str) -> tuple[int, str]:
+            async with client.stream("GET", path, headers={"accept-encoding": "gzip"}) as answer:
+                assert answer.status_code == 200
+                raw = b"".join([part async for part in answer.aiter_raw()])
+            return len(raw), answer.headers.get("content-encoding", "")
+
+        page = (await client.get(f"/approvals/{asked}")).text
+        files = set(re.findall(r'(?:href|src|data-live-worker)="(/static/[^"]+)"', page))
+        assert len(files) >= 5
+        total = (await size(f"/approvals/{asked}"))[0] + sum([(await size(path))[0] for path in files])
+        assert total < 50_000
+
+
+async def test_no_page_tells_the_token_by_its_size(site: Site) -> None:
+    async with site.signed_in("ana@example.org") as client:
+        tokens = {csrf_of((await client.get("/more")).text) for _ in range(3)}
+        assert len(tokens) == 3, "the same token looks different each time"
+        for token in tokens:
+            answer = await client.post("/preferences/theme", data={"csrf": token, "theme": "dark", "next": "/more"})
+            assert answer.status_code == 303
+
+
+async def test_keys_are_explained_on_a_page_of_their_own(site: Site) -> None:
+    async with site.signed_in("ana@example.org") as client:
+        page = (await client.get("/keyboard")).text
+        assert page.count("<kbd>") >= 10
+        assert "No key decides by itself" in page
