@@ -5,7 +5,12 @@
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
   const WAIT = 700;
-  const HELD = "signoff-draft ";  // in the tab's storage, while the server does not take it
+  const HELD = "signoff-draft ";
+  const held = {  // in the tab's storage, while the server does not take it; a browser may refuse that
+    get(address) { try { return JSON.parse(sessionStorage.getItem(HELD + address)); } catch { return null; } },
+    set(address, value) { try { sessionStorage.setItem(HELD + address, JSON.stringify(value)); } catch { /* full, or off */ } },
+    drop(address) { try { sessionStorage.removeItem(HELD + address); } catch { /* off */ } },
+  };
   const open = new Map();  // by address of the draft: { form: the one typed in last, timer }
 
   /* All forms of one draft, without secrets. Of what several have (the comment, the option) the one typed in last. */
@@ -22,9 +27,10 @@
     return body;
   }
 
+  const flying = new AbortController();  // saves under way are overtaken when the form itself is sent
   async function send(address, body, keepalive = false) {
     const headers = { "X-CSRF-Token": csrf, "HX-Request": "true" };
-    const answer = await fetch(address, { method: "POST", headers, body, keepalive });
+    const answer = await fetch(address, { method: "POST", headers, body, keepalive, signal: flying.signal });
     if (!answer.ok) throw answer;
   }
 
@@ -33,14 +39,14 @@
     clearTimeout(timer);
     open.delete(address);
     const body = typed(address, form), { person } = form.dataset;
-    if (leaving) sessionStorage.setItem(HELD + address, JSON.stringify({ person, body: body.toString() }));
+    if (leaving) held.set(address, { person, body: body.toString() });
     try {
       await send(address, body, leaving && body.toString().length < 60_000);
-      sessionStorage.removeItem(HELD + address);
+      held.drop(address);
       say(form, "");
     } catch (answer) {
-      if (answer.status >= 400 && answer.status !== 401 && answer.status !== 403) return;
-      sessionStorage.setItem(HELD + address, JSON.stringify({ person, body: body.toString() }));
+      if (answer.name === "AbortError" || answer.status >= 400 && answer.status !== 401 && answer.status !== 403) return;
+      held.set(address, { person, body: body.toString() });
       say(form, answer.status ? "You are signed out. What you type is kept in this tab: sign in again, and it is here."
         : "The server does not answer. What you type is kept in this tab.");
     }
@@ -85,7 +91,8 @@
     if (address) {  // the page that takes the form keeps what it refuses
       clearTimeout(open.get(address)?.timer);
       open.delete(address);
-      sessionStorage.removeItem(HELD + address);
+      held.drop(address);
+      flying.abort();
     } else if (open.size) {  // signing out, say: first what was typed
       event.preventDefault();
       event.stopImmediatePropagation();
@@ -112,9 +119,11 @@
   /* What this tab kept while nobody was signed in. */
   for (const form of $$("form[data-draft]")) {
     const { draft, person } = form.dataset;
-    const held = JSON.parse(sessionStorage.getItem(HELD + draft) ?? "null");
-    if (!held) continue;
-    sessionStorage.removeItem(HELD + draft);
-    if (held.person === person) send(draft, new URLSearchParams(held.body)).then(() => location.replace(location.href), () => {});
+    const kept = held.get(draft);
+    if (!kept) continue;
+    held.drop(draft);
+    if (kept.person === person) send(draft, new URLSearchParams(kept.body)).then(
+      () => location.replace(location.href), () => held.set(draft, kept),
+    );
   }
 })();

@@ -159,3 +159,29 @@ async def test_who_may_not_start_runs_sees_no_form(site: Site) -> None:
     async with site.signed_in("ana@example.org") as client:
         assert (await client.get("/workflows/web%2Fstart/start")).status_code == 403
         assert "Start<span" not in (await client.get("/workflows")).text.split("<main")[1]
+
+
+async def test_a_form_that_was_open_past_the_end_of_its_session_is_put_back(site: Site) -> None:
+    """Without scripts nothing was saved on the way; the page that says so carries what was typed, but for secrets."""
+    _, question = await kinds_question(site)
+    ours = {"sec-fetch-site": "same-origin"}
+    async with site.signed_in("ana@example.org") as client:
+        sent = {**await opened(client, question), **filled()}
+        await client.post("/sign-out", data={"csrf": sent["csrf"]})
+        answer = await client.post(f"/approvals/{question}", data={**sent, "f.approved": "true"}, headers=ours)
+        assert answer.status_code == 403
+        assert "You were signed out" in answer.text
+        assert "first line" in answer.text
+        assert SECRET.strip() not in answer.text
+        foreign = await client.post(f"/approvals/{question}", data=sent)
+        assert "first line" not in foreign.text, "only what came from a page of ours is shown"
+    async with site.signed_in("ana@example.org") as client:  # in another tab
+        again = await client.post(f"/approvals/{question}", data={**sent, "form-keep": "1"}, headers=ours)
+        assert "One more press" in again.text
+        back = await client.post(
+            f"/approvals/{question}", data={**sent, "csrf": csrf_of(again.text), "form-keep": "1"}, headers=ours
+        )
+        assert back.status_code == 200
+        assert "first line" in back.text
+        assert "You answered" not in back.text
+        assert "first line" in (await client.get(f"/approvals/{question}")).text

@@ -12,13 +12,14 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from signoff.web import say
-from signoff.web.pages import render, sign_in_redirect
-from signoff.web.security import NotSignedIn
+from signoff.web.pages import caller_of, render, sign_in_redirect
+from signoff.web.security import NotSignedIn, PageTooOld
 from signoff.workflow.errors import SignoffError
 
 log = structlog.get_logger(__name__)
 
 PROBLEM = "application/problem+json"
+FORMS = ("/approvals/", "/workflows/")  # pages on which people type more than they like to type again
 _TITLES = {
     403: "You may not do this",
     404: "Nothing here",
@@ -79,6 +80,10 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
         members = {"errors": _fields(error.extra)} if isinstance(error, ValidationException) and error.extra else {}
         kind = "invalid_input" if isinstance(error, ValidationException) else "about:blank"
         return problem(status, detail, type=kind, headers=dict(error.headers or {}) or None, **members)
+    if isinstance(error, PageTooOld) and request.url.path.startswith(FORMS):
+        # Put back into its form by whoever is signed in by then; without secrets, which no page holds.
+        typed = [(name, text) for name, text in caller_of(request).typed if name != "csrf" and not name.endswith("*")]
+        return render(request, "forms/too_old.html", http=status, typed=typed, action=request.url.path)
     return _page(request, status, detail if status in (400, 403) else _TEXTS.get(status, detail))
 
 

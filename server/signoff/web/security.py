@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from hmac import compare_digest
 from http.cookies import SimpleCookie
@@ -49,6 +49,7 @@ class Caller:
     secret: str | None = None
     scope: Any = None  # store.Scope
     visitor: Any = None
+    typed: list[tuple[str, str]] = field(default_factory=list)  # what one of our own pages sent
     _masked: str = ""
 
     @property
@@ -77,6 +78,10 @@ def unmask(token: str) -> str:
         return bytes(a ^ b for a, b in zip(both[:half], both[half:], strict=True)).decode()
     except ValueError:
         return ""
+
+
+class PageTooOld(PermissionDeniedException):
+    """A form from a session that is over. What was typed into it need not be lost."""
 
 
 class NotSignedIn(Exception):
@@ -192,7 +197,9 @@ async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> Non
     if token is None:
         form = await request.form()
         token = str(form.get("csrf", ""))
+        if site == "same-origin" or origin is not None:
+            caller.typed = [(name, text) for name, text in form.multi_items() if isinstance(text, str)]
     if not caller.csrf or not compare_digest(unmask(token).encode(), caller.csrf.encode()):
-        raise PermissionDeniedException(
+        raise PageTooOld(
             "The page was open too long, or you signed in again in between. Load it again and repeat what you did."
         )

@@ -12,7 +12,7 @@ from urllib.parse import quote
 MISSING: Final[Any] = object()
 Sent = Mapping[str, Sequence[str]]
 
-MAX_ROWS: Final = 500
+MAX_ROWS: Final = 2000  # of one list; a longer one is written as JSON
 _NATIVE: Final = {
     "date": (re.compile(r"\d{4}-\d\d-\d\d"), date.fromisoformat),
     "time": (re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,3})?)?"), time.fromisoformat),
@@ -71,6 +71,7 @@ class Field:
     item_label: str = ""
     least: int = 0  # rows
     most: int | None = None
+    over: bool = False  # more were sent than can be
     fits: Callable[[Any], bool] | None = None  # in a union: whether a value is of this kind
     tags: frozenset[str] = frozenset()  # in a union: what an error calls this kind
     text: str = ""

@@ -48,8 +48,9 @@ class Form:
         """An answer in the words of the form, for people; what was left empty is left out."""
         if self.root or not isinstance(answer, Mapping):
             return list(telling.lines(self.top, answer))
-        items = [*([self.decision] if self.decision else []), *self.fields]
-        return [line for item in items for line in telling.lines(item, answer.get(item.key))]
+        decided = [] if self.decision is None else list(telling.lines(self.decision, answer.get(self.decision.key)))
+        rest = {key: value for key, value in answer.items() if self.decision is None or key != self.decision.key}
+        return decided + list(telling.lines(self.top, rest))
 
     def fill(self, sent: Sent) -> None:
         """Takes over what was typed, without judging it."""
@@ -62,11 +63,11 @@ class Form:
             self.fill(draft)
 
     def edit(self, sent: Sent) -> bool:
-        """Takes over what was typed, and adds or removes the row that a pressed button asks for.
+        """Takes over what was typed, and adds or removes the row that a pressed button asks for, if it asks for one.
 
         False: it was no such button, and what was sent is to be read.
         """
-        if not (sent.get(reading.ADD) or sent.get(reading.REMOVE)):
+        if not any(sent.get(name) for name in (reading.ADD, reading.REMOVE, reading.KEEP)):
             return False
         self.fill(sent)
         reading.edit(self.top, sent)

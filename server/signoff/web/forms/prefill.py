@@ -17,6 +17,8 @@ def prefill(item: Field, value: Any) -> None:
         return
     if item.toggled:
         item.present = value is not None
+    if item.kind in ("list", "map") and isinstance(value, list | Mapping) and len(value) > MAX_ROWS:
+        item.kind = "json"
     match item.kind:
         case "group" if isinstance(value, Mapping):
             for child in item.children:
@@ -26,10 +28,10 @@ def prefill(item: Field, value: Any) -> None:
             for child, inner in zip(item.children, value, strict=False):
                 prefill(child, inner)
         case "list" if isinstance(value, list) and item.make is not None:
-            item.origins = {str(no): inner for no, inner in enumerate(value[:MAX_ROWS])}
+            item.origins = {str(no): inner for no, inner in enumerate(value)}
             item.children = [row_of(item, no) for no in item.origins]
         case "map" if isinstance(value, Mapping) and item.make is not None:
-            item.origins = {str(no): pair for no, pair in enumerate(list(value.items())[:MAX_ROWS])}
+            item.origins = {str(no): pair for no, pair in enumerate(value.items())}
             item.children = [row_of(item, no) for no in item.origins]
         case "several" if isinstance(value, list):
             item.ticked = tuple(choice.key for choice in item.choices if any(same(choice.value, one) for one in value))

@@ -22,7 +22,7 @@ _SPACES: Final = re.compile("[ _'\u00a0\u2009\u202f]")
 _DIGITS: Final = 2000  # of one number; beyond it is no number that a person means
 _EXACT: Final = 2**53
 
-ADD, REMOVE = "form-add", "form-remove"
+ADD, REMOVE, KEEP = "form-add", "form-remove", "form-keep"  # buttons that send nothing yet
 
 
 # -- into the form
@@ -64,7 +64,9 @@ def _rows(item: Field, sent: Sent) -> list[str]:
     if not given:  # from a program that left the ids out
         before = len(item.name) + 1
         given = [found[0] for key in sent if key.startswith(f"{item.name}.") and (found := _ROW.match(key, before))]
-    return list(dict.fromkeys(given))[:MAX_ROWS]
+    rows = list(dict.fromkeys(given))
+    item.over = len(rows) > MAX_ROWS
+    return rows[:MAX_ROWS]
 
 
 def edit(item: Field, sent: Sent) -> Field | None:
@@ -155,6 +157,8 @@ def _map(item: Field) -> dict[str, Any]:
 
 
 def _count(item: Field, rows: int) -> None:
+    if item.over:
+        item.errors.append(f"At most {MAX_ROWS:,} entries can be sent.")
     if rows < item.least:
         item.errors.append(f"Add at least {count(item.least, 'entry', 'entries')}.")
     if item.most is not None and rows > item.most:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -262,12 +262,18 @@ class Builder:
         else:
             self._as_json(item, plain)
 
-    def _fit_rows(self, item: Field, row: Any, plain: Schema, what: str) -> None:
+    def _fit_rows(self, item: Field, row: Callable[[str], Field], plain: Schema, what: str) -> None:
         probe = row("0")  # that it can be shown; a recursive one cannot
         if probe.kind == "json" and "$ref" in json.dumps(plain, default=str):
             self._as_json(item, plain)
             return
-        item.make, item.least, item.most = row, plain.get(f"min{what}", 0), plain.get(f"max{what}")
+        base = self._count
+
+        def make(no: str) -> Field:
+            self._count = base  # each row on its own: many rows are no large form
+            return row(no)
+
+        item.make, item.least, item.most = make, plain.get(f"min{what}", 0), plain.get(f"max{what}")
 
     def _fit_union(
         self, item: Field, name: str, plain: dict[str, Any], options: list[dict[str, Any]], place: _Place

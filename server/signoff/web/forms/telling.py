@@ -19,7 +19,9 @@ def lines(item: Field, value: Any) -> Iterator[tuple[str, str]]:
         return
     if item.kind == "group" and isinstance(value, Mapping):
         for child in item.children:
-            yield from lines(child, value.get(child.key))
+            inside = f"{child.label}, " if child.kind == "group" else ""
+            for label, text in lines(child, value.get(child.key)):
+                yield (f"{inside}{label[:1].lower()}{label[1:]}" if inside else label), text
     elif text := say(item, value):
         yield item.label, text
 

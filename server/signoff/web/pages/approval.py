@@ -90,14 +90,15 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     sent = await read_form(request)
     item = await backend.approval(scope, name)
     choices = choices_of(item)
-    await keep(request, item, sent)  # until it is taken
     choice = chosen(choices, _last(sent, "option"))
     if choice is not None and choice.edit(sent):
+        await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices)
     answer = choice.read(sent) if choice is not None else forms.MISSING
     revision = int(_last(sent, "revision")) if _last(sent, "revision").isdecimal() else 0
     asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))
     if item.why_not is None and (choice is None or answer is forms.MISSING):
+        await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=Problem(422))
     following = next_of((await read_list(request, asked)).rows, name) if asked.next else None
     try:
@@ -114,6 +115,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
             problem = Problem(422)
             if choice is not None:
                 choice.blame(refusal)
+        await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=problem)
     if following is not None:
         return redirect(asked.item(following.id, receipt=name))

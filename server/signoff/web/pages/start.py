@@ -115,16 +115,15 @@ async def start_run(request: AnyRequest, workflow: FromPath[str]) -> Response[An
     await backend.allow(scope, "run.start", name)
     sent = await read_form(request)
     start = _start(request, name, (sent.get("nonce") or [""])[-1])
-    await keep(request, name, sent)  # until it is started
     if start.args.edit(sent):
         start.options.fill(sent)
-        return await _page(request, start)
+        return await _again(request, start, sent, 200)
     if start.options.edit(sent):
         start.args.fill(sent)
-        return await _page(request, start)
+        return await _again(request, start, sent, 200)
     read = start.read(sent)
     if read is None:
-        return await _page(request, start, http=422)
+        return await _again(request, start, sent, 422)
     try:
         run, _ = await backend.start(scope, name, *read)
     except (InvalidInput, Conflict, LimitExceeded) as error:
@@ -133,7 +132,7 @@ async def start_run(request: AnyRequest, workflow: FromPath[str]) -> Response[An
             # The page was sent before, came back from the browser's history, and now says something else.
             start.nonce = new_public_id(backend.now())
             start.errors = ["This page started a run already. Send it again to start another one."]
-        return await _page(request, start, http=error.status)
+        return await _again(request, start, sent, error.status)
     await backend.drop_draft(scope, start_key(name))
     return redirect(f"/runs/{segment(run)}")
 
@@ -146,6 +145,11 @@ async def keep(request: AnyRequest, workflow: str, sent: Mapping[str, Sequence[s
     await backend_of(request).save_draft(
         scope, start_key(workflow), {**start.args.keeps(sent), **start.options.keeps(sent)}
     )
+
+
+async def _again(request: AnyRequest, start: Start, sent: forms.Sent, http: int) -> Response[Any]:
+    await keep(request, start.workflow.name, sent)
+    return await _page(request, start, http=http)
 
 
 async def _page(request: AnyRequest, start: Start, *, http: int = 200, draft: DraftView | None = None) -> Response[Any]:
