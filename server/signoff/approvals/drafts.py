@@ -55,7 +55,7 @@ def save_draft(tx: Tx, scope: Scope, key: str, data: Typed, revision: int | None
     if len(names) == MAX_DRAFTS - 1:
         tx.conn.execute(sa.delete(DR).where(mine, DR.c.key.not_in(names)))
     values = {"data": text, "revision": revision, "saved_at": tx.now}
-    if tx.conn.execute(insert_new(tx, DR).values(**owner, key=key, **values)).rowcount == 0:
+    if tx.conn.execute(insert_new(tx, DR).values(**owner, key=key, **values).returning(DR.c.key)).first() is None:
         tx.conn.execute(sa.update(DR).where(*_is(owner, key)).values(values))
 
 

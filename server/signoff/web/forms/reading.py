@@ -18,7 +18,7 @@ _GROUPED: Final = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _ROW: Final = re.compile(r"\d{1,6}")
-_SPACES: Final = re.compile("[ _'\u00a0\u2009\u202f]")
+_SPACES: Final = re.compile("[ '\u00a0\u2009\u202f]")
 _DIGITS: Final = 2000  # of one number; beyond it is no number that a person means
 _EXACT: Final = 2**53
 
