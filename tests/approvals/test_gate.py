@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -386,10 +386,9 @@ async def test_what_somebody_claimed_is_theirs_until_they_decided(here: World) -
 
 
 async def test_a_claim_of_somebody_who_cannot_decide_any_more_keeps_nobody_off(here: World) -> None:
-    ana, bob = [await here.add(f"{name}@example.org", "approver", "finance") for name in ("ana", "bob")]
+    bob = await here.add("bob@example.org", "approver", "finance")
     asked = await here.ask(to=[FINANCE.to_json()])
-    await here.store.write(claims.claim, ana, asked.approval, via="page")
-    await here.store.write(remove_from_group, here.embedded, "finance", "ana@example.org")
+    await change_approval(here, asked, claimed_by="gone@example.org", claimed_at=here.clock.now())
     await answer(here, bob, asked)
 
 
@@ -521,6 +520,26 @@ async def test_embedded_code_chooses_with_values_of_the_type(here: World) -> Non
         Rework(what="x"),
         Rework(what="all"),
     ]
+
+
+@pytest.mark.parametrize(("form", "expected"), [(date, date(2026, 1, 31)), (str, "2026-01-31")])
+@pytest.mark.parametrize("how", ["json", "typed"])
+async def test_the_form_that_was_chosen_says_what_an_answer_means(
+    here: World, form: Any, expected: Any, how: str
+) -> None:
+    ana = await here.add("ana@example.org")
+    registry = Registry()
+    when: Ask[Any] = ask("when", date | str, registry=registry)
+    options = options_to_json([option("it", form=form)], when.codec)
+    asked = await here.ask(ask="when", schema=when.codec.json_schema(), options=options)
+    if how == "json":
+        await answer(here, ana, asked, "2026-01-31", option="it", registry=registry)
+    else:
+        await decide_embedded_through(
+            here.store, here.embedded, asked.run, "when", expected, by="ana@example.org", option="it", registry=registry
+        )
+    value = when.codec.decode((await stored(here, asked))[3].value)
+    assert (type(value), value) == (type(expected), expected)
 
 
 class Login(BaseModel):

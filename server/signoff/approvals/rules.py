@@ -3,7 +3,7 @@
 A rule has parts with people of their own, its leaves in the order in which they are written, and each has one place or
 several. A person fills one place. Whom a decision may count for was settled when it was made; which of those places it
 fills is open as long as it can be: a further person takes any place that can be made free by moving others within what
-they may count for. In a staged rule a part that is complete is settled for good, and the next one opens.
+they may count for. In a staged rule a part that is complete stays so and takes nobody any more, and the next one opens.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def progress(rule: Rule | None, votes: Sequence[Vote], whom: Sequence[Sequence[S
     places = []
     for part, leaf in enumerate(leaves):
         missing = leaf.size - filling.count(part)
-        if not done and part in enabled and _has_room(part, leaves, votes, filling, enabled):
+        if not done and part in enabled and _has_room(part, leaves, votes, filling):
             who = leaf.selectors if whom is None else tuple(whom[part])
             places.append(Place(part, who, who_may_answer(who), missing))
     return Progress(done, vetoed, have, need, f"{have} of {need}", tuple(places), tuple(filling))
@@ -147,9 +147,7 @@ def _take(part: int, votes: Sequence[Vote], filling: list[int | None], tried: se
     return False
 
 
-def _has_room(
-    part: int, leaves: list[_Leaf], votes: Sequence[Vote], filling: list[int | None], enabled: frozenset[int]
-) -> bool:
+def _has_room(part: int, leaves: list[_Leaf], votes: Sequence[Vote], filling: list[int | None]) -> bool:
     """Whether one more vote for this leaf finds a place, others moving where they may."""
     seen, todo = {part}, [part]
     while todo:
@@ -157,7 +155,7 @@ def _has_room(
         if filling.count(here) < leaves[here].size:
             return True
         movable = [vote.parts for who, vote in enumerate(votes) if filling[who] == here]
-        onward = {other for parts in movable for other in parts if other in enabled and other not in seen}
+        onward = {other for parts in movable for other in parts if other not in seen}
         seen |= onward
         todo += onward
     return False
