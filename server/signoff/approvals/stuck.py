@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -30,9 +32,12 @@ CAUSES = ("to", "rule", "exclude", "not_requester", "requester", "changes", "fro
 
 def at_creation(tx: Tx, row: Any) -> str | None:
     """Of a question that is just being asked; `row` has its columns."""
-    question = Question.of(row)
-    if not several(question.rule) and question.frozen is None and _exists(tx, row.tenant_id, question):
-        return None  # the common case costs one look, however many people there are
+    if row.frozen is None:
+        # The common case costs one look, however many people there are.
+        somebody = _somebody(row.to, row.rule, row.exclude, row.not_requester and row.requester is not None)
+        given = {"tenant": row.tenant_id, "requester": (row.requester or "").lower()}
+        if somebody is not None and tx.conn.execute(somebody, given).first() is not None:
+            return None
     return verdict(stands(row, ()), people(tx, row.tenant_id))
 
 
@@ -66,21 +71,31 @@ def _requester_could(question: Question, members: Mapping[str, Person]) -> bool:
     return requester.role_at_least("approver") and bool(question.authorities(requester, members.get))
 
 
-def _exists(tx: Tx, tenant_id: int, question: Question) -> bool:
-    """Whether a member may decide a question that one answer is enough for and that nothing was changed about."""
+@lru_cache(maxsize=512)
+def _somebody(to: str, rule: str | None, exclude: str | None, not_requester: bool) -> sa.Select[Any] | None:
+    """Selects a member who may decide a question that one answer is enough for; None for others.
+
+    Parameters: `tenant`, `requester`. Kept, because building a statement costs more than running it, and many questions
+    are put to the same.
+    """
+    columns = {"to": to, "rule": rule, "exclude": exclude, "not_requester": False, "requester": None}
+    question = Question.of(SimpleNamespace(**columns, frozen=None, changes=None))
+    if several(question.rule):
+        return None
+    tenant: sa.BindParameter[int] = sa.bindparam("tenant")
     approvers = M.c.role.in_(ROLES[ROLES.index("approver") :])
-    query = sa.select(U.c.id).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == tenant_id, U.c.active, approvers)
+    query = sa.select(U.c.id).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == tenant, U.c.active, approvers)
     for those in (question.to, *question.parts):
         if those:
-            query = query.where(_means(tenant_id, those))
+            query = query.where(_means(tenant, those))
     if question.exclude:
-        query = query.where(~_means(tenant_id, question.exclude))
-    if question.not_requester and question.requester is not None:
-        query = query.where(U.c.email != question.requester.lower())
-    return tx.conn.execute(query.limit(1)).first() is not None
+        query = query.where(~_means(tenant, question.exclude))
+    if not_requester:
+        query = query.where(U.c.email != sa.bindparam("requester"))
+    return query.limit(1)
 
 
-def _means(tenant_id: int, those: Iterable[Selector]) -> sa.ColumnElement[bool]:
+def _means(tenant: sa.BindParameter[int], those: Iterable[Selector]) -> sa.ColumnElement[bool]:
     """Whether one of the selectors means a user's row."""
     given = list(those)
     emails = [item.email.lower() for item in given if isinstance(item, User)]
@@ -93,5 +108,5 @@ def _means(tenant_id: int, those: Iterable[Selector]) -> sa.ColumnElement[bool]:
         meant.append(M.c.role.in_(sorted(set(roles))))
     if groups:
         inside = sa.select(GM.c.user_id).join(G, G.c.id == GM.c.group_id)
-        meant.append(U.c.id.in_(inside.where(G.c.tenant_id == tenant_id, G.c.name.in_(groups))))
+        meant.append(U.c.id.in_(inside.where(G.c.tenant_id == tenant, G.c.name.in_(groups))))
     return sa.or_(*meant)
