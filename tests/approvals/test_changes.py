@@ -262,6 +262,10 @@ async def test_refusals_are_audited_by_their_deed(house: House) -> None:
         await house.change("omar", "add", asked, [])
     with pytest.raises(NotFound):
         await house.change("omar", "add", Asked(0, "", "ap_none"), [mail("carl")])
+    late = await house.ask(escalate_to=[{"role": "operator"}])
+    await house.change("omar", "escalate", late)
+    with pytest.raises(Conflict):
+        await house.change("omar", "escalate", late)
 
     def read(tx: Tx) -> list[Any]:
         query = sa.select(AUDIT.c.action, AUDIT.c.actor, AUDIT.c.reason).where(AUDIT.c.allowed.is_(False))
@@ -271,4 +275,5 @@ async def test_refusals_are_audited_by_their_deed(house: House) -> None:
         ("approval.delegate", mail("lea"), "not_eligible"),
         ("approval.add", mail("omar"), "invalid_input"),
         ("approval.add", mail("omar"), "not_found"),
+        ("approval.escalate", mail("omar"), "conflict"),
     ]

@@ -15,7 +15,7 @@ from signoff.people.users import find_person
 from signoff.store.scope import Person, Scope
 from signoff.store.store import Store
 from signoff.store.tx import Tx
-from signoff.workflow.errors import InvalidInput, NotFound, Refused
+from signoff.workflow.errors import Conflict, InvalidInput, NotFound, Refused
 from signoff.workflow.kinds import RunState, StepKind
 
 P = ParamSpec("P")
@@ -104,7 +104,7 @@ async def through(
     """A deed on an approval in a transaction of its own; the audit row of a refusal in another. `kwargs` has via."""
     try:
         return await store.write(use_case, scope, approval, *args, **kwargs)
-    except (Refused, NotFound, InvalidInput) as refusal:
+    except (Refused, NotFound, InvalidInput, Conflict) as refusal:
         await store.write(record_refusal, scope, approval, refusal, str(kwargs.get("via")), action=action)
         raise
 
@@ -113,7 +113,7 @@ def record_refusal(
     tx: Tx,
     scope: Scope,
     approval: str,
-    refusal: Refused | NotFound | InvalidInput,
+    refusal: Refused | NotFound | InvalidInput | Conflict,
     via: str,
     by: str | None = None,
     *,
