@@ -12,7 +12,7 @@ from signoff.engine.journal import Loaded, News, load, load_news, rows_of
 from signoff.engine.outcomes import R, Row, S
 from signoff.store.tables import Worker, WorkerDefinition
 from signoff.store.tx import Tx
-from signoff.workflow.kinds import RunState
+from signoff.workflow.kinds import Requested, RunState
 
 W = Worker.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 WD = WorkerDefinition.__table__  # type: ignore[attr-defined]
@@ -50,7 +50,8 @@ def claim(
     tried = sa.exists().where(
         WD.c.worker_id == worker_id, WD.c.definition_id == R.c.definition_id, R.c.blocked_hash.contains(WD.c.code_hash)
     )
-    mine = sa.and_(R.c.definition_id.in_(definitions), sa.or_(R.c.blocked_hash.is_(None), ~tried))
+    canceled = R.c.requested == Requested.CANCEL.value  # what is undone then needs no handler
+    mine = sa.and_(R.c.definition_id.in_(definitions), sa.or_(R.c.blocked_hash.is_(None), canceled, ~tried))
     awake = sa.and_(R.c.blocked_reason.is_(None), R.c.requested != "pause")
     due = sa.and_(R.c.wake_at <= tx.now, R.c.ready.is_(None), awake, R.c.worker_id.is_(None), mine)
     rows: list[Row] = []
