@@ -71,16 +71,24 @@ async def test_rows_come_and_go_in_place_with_the_focus(site: Site, new_page: Pa
     await page.locator('[name="f.key*"]').fill("kept, because the page stays")
     add = page.get_by_role("button", name="Add tag")
     await add.click()
-    await expect(page.locator('[name="f.tags.0"]')).to_be_focused()
+    await expect(page.locator('[name="f.tags.0"]')).to_be_focused(timeout=15_000)
     await page.keyboard.type("one")
     await add.click()
-    await expect(page.locator('[name="f.tags.1"]')).to_be_focused()
+    await expect(page.locator('[name="f.tags.1"]')).to_be_focused(timeout=15_000)
     await page.keyboard.type("two")
     await page.get_by_role("button", name="Remove tag 1").click()
     await expect(page.locator('[name="f.tags.0"]')).to_have_count(0)
     await expect(page.locator('[name="f.tags.1"]')).to_have_value("two")
     await expect(add).to_be_focused()
     await expect(page.locator('[name="f.key*"]')).to_have_value("kept, because the page stays")
+
+
+async def test_rows_come_where_the_question_stands_beside_its_list(site: Site, new_page: Pages) -> None:
+    await kinds_question(site)
+    page = await new_page(viewport=WIDTHS["desk"])
+    await enter(page, site, "ana@example.org", "/approvals")
+    await page.get_by_role("button", name="Add tag").click()
+    await expect(page.locator('[name="f.tags.0"]')).to_be_focused(timeout=15_000)
 
 
 async def test_a_kind_of_a_union_shows_its_own_fields(site: Site, new_page: Pages) -> None:

@@ -175,7 +175,7 @@ async def _page(
     seen = item.revision if problem is None or problem.revision is None else problem.revision
     return await _render(request, asked, inbox, item.id, {
         "item": item, "choices": choices, "history": history, "following": following,
-        "problem": problem, "draft": draft, "draft_key": approval_key(item.id),
+        "problem": problem, "draft": draft, "draft_key": approval_key(item.id), "form_action": asked.item(item.id),
         "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
         "state": _state(request, asked, item, seen, following),
         "former_answer": told(item, item.former.decisions[-1]) if item.former else [],
