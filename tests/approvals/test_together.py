@@ -208,13 +208,16 @@ async def test_questions_side_by_side_have_decisions_of_their_own(t: TestEngine)
     run = await t.start(parallel)
     await t.settle()
     first, second = await run.approvals()
-    await t.approve(run, Spend(approved=True), as_user=by("ana"), ask=expense)
+    for _ in range(2):  # the one that she has not decided yet
+        await t.approve(run, Spend(approved=True), as_user=by("ana"), ask=expense)
     assert [one.state for one in await run.approvals()] == ["open", "open"]
     await t.approve(run, Spend(approved=True), as_user=by("bob"), ask=expense)
     states = {one.id: one.state for one in await run.approvals()}
     assert (states[first.id], states[second.id]) == ("decided", "open")
-    for name in ("ana", "cyd"):
-        await t.approve(run, Spend(approved=True), as_user=by(name), ask=expense)
+    with pytest.raises(Refused) as caught:
+        await t.approve(run, Spend(approved=True), as_user=by("ana"), ask=expense)
+    assert caught.value.reason == "voted"
+    await t.approve(run, Spend(approved=True), as_user=by("cyd"), ask=expense)
     assert await t.result(run) == [2, 2]
 
 

@@ -153,20 +153,23 @@ def decide_embedded(
 ) -> Receipt:
     """`run.decide(ask, answer, by=...)`: code inside the process answers in a person's name.
 
-    It answers the oldest open question of this name in the run. `by` is looked up, and a member is held to all the
-    rules of the gate. An address that no account has may stand for somebody outside, but only where the question names
-    it or is put to nobody in particular: code cannot make up members of groups or holders of roles.
+    It answers the oldest open question of this name in the run that they have not decided yet. `by` is looked up, and a
+    member is held to all the rules of the gate. An address that no account has may stand for somebody outside, but only
+    where the question names it or is put to nobody in particular: code cannot make up members of groups or holders of
+    roles.
     """
     found = _run(tx, scope, run)
     if found is None:
         raise NotFound(f"There is no run {run}", run=run)
     query = sa.select(A).where(A.c.run_id == found.id, A.c.ask == ask)
+    email = clean_email(by)
+    is_open = A.c.state == "open"
+    voted = sa.exists().where(is_open, D.c.approval_id == A.c.id, D.c.person == email, D.c.lapsed_at.is_(None))
     # Of several that are open the oldest; of none that is, the last one, which tells what became of it.
-    query = query.order_by(A.c.state != "open", sa.case((A.c.state == "open", A.c.id), else_=-A.c.id))
+    query = query.order_by(~is_open, voted, sa.case((is_open, A.c.id), else_=-A.c.id))
     row = tx.conn.execute(query.limit(1)).first()
     if row is None:
         raise NotFound(f"Run {run} has asked no question {ask!r}", run=run, ask=ask)
-    email = clean_email(by)
     person = find_person(tx, scope.tenant_id, email=email)
     if person is None:
         named = Question.of(row).named
