@@ -800,3 +800,27 @@ async def test_secrets_are_shown_to_the_handler_and_to_nobody_else(t: TestEngine
     assert "[redacted]" in repr(await run.steps())
     assert "[redacted]" in repr(await run.events())
     assert (await run.status()).args == json.dumps("[redacted]")
+
+
+async def test_an_exception_that_cannot_say_what_it_is_fails_the_step_all_the_same(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @action(name="mute", registry=registry)
+    async def mute() -> None:
+        raise Mute
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> str:
+        try:
+            await step.run_action(mute)
+        except StepFailed as failed:
+            return f"{failed.error.type}: {failed.error.message}"
+        return "?"
+
+    engine = await open_engine(registry)
+    run = await engine.start(w)
+    assert await asyncio.wait_for(run.result(), 10) == "Mute: (no message: RuntimeError)"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import json
-import traceback
 from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from signoff.store.tx import Tx
 from signoff.workflow.amounts import size_of
 from signoff.workflow.attempt import Attempt, attempting
 from signoff.workflow.errors import LimitExceeded, NonRetryable, SignoffError
+from signoff.workflow.failures import error_info
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, RunState, StepKind
 from signoff.workflow.options import EMPTY, StepOptions
 from signoff.workflow.retry import decide_retry
@@ -398,7 +397,10 @@ class Executor:
 
 
 class _TooLarge(LimitExceeded):
-    pass
+    """A step's result; no other attempt would make it smaller."""
+
+
+_TooLarge.__name__ = LimitExceeded.__name__  # the author is to catch the one that they know
 
 
 def record_mutation(tx: Tx, run_id: int, epoch: int, generation: int, step_no: int, text: str) -> tuple[int, datetime]:
@@ -414,16 +416,3 @@ def record_mutation(tx: Tx, run_id: int, epoch: int, generation: int, step_no: i
     if row is None:
         raise Stale
     return row.outcome_no, row.outcome_at
-
-
-def error_info(error: BaseException) -> ErrorInfo:
-    """An exception as the journal keeps it: type, message, `.data` if it is JSON, and the traceback."""
-    data = getattr(error, "data", None)
-    if data is not None:
-        try:
-            json.dumps(data)
-        except (TypeError, ValueError):
-            data = repr(data)
-    lines = traceback.format_exception(type(error), error, error.__traceback__, limit=-20)
-    name = "LimitExceeded" if isinstance(error, _TooLarge) else type(error).__name__
-    return ErrorInfo(name, str(error), data, "".join(lines)[-8000:])

@@ -9,11 +9,12 @@ from signoff.engine.active import ActiveRun
 from signoff.engine.advance import Advance, Applied, Record, holds
 from signoff.engine.building import Builder
 from signoff.engine.completion import complete_inside
-from signoff.engine.execution import Stale, error_info
+from signoff.engine.execution import Stale
 from signoff.replay.messages import NewStep
 from signoff.store.errors import TransactionConflict, translate
 from signoff.store.session import AuthorSession
 from signoff.workflow.errors import BlockedError
+from signoff.workflow.failures import error_info
 from signoff.workflow.kinds import OutcomeKind, StepKind
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import json
 import os
 import sys
 import sysconfig
@@ -138,11 +137,3 @@ def traceback_line(trace: TracebackType | None) -> str | None:
             found = _line(trace.tb_frame.f_code, trace.tb_lineno)
         trace = trace.tb_next
     return found
-
-
-def is_plain_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-import traceback
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from signoff.replay.messages import (
 from signoff.replay.step import Step
 from signoff.workflow import errors
 from signoff.workflow.amounts import size_of
+from signoff.workflow.failures import error_info
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, StepKind
 from signoff.workflow.options import EMPTY, StepOptions
 
@@ -300,29 +300,13 @@ class CoroutineProgram:
             return Finish(ResultKind.COMPLETED, value)
         if self._cancel_requested and isinstance(error, asyncio.CancelledError):
             return Finish(ResultKind.CANCELED)
-        return Finish(ResultKind.FAILED, error=error_info(error))
+        failed = _failed_step(error)
+        info = error_info(error, step_no=None if failed is None else failed.step_no)
+        return Finish(ResultKind.FAILED, error=info)
 
 
 # How a handler may end a run that fails or is canceled.
 _ENDINGS = (Exception, asyncio.CancelledError, SystemExit, BaseExceptionGroup)
-
-
-def error_info(error: BaseException) -> ErrorInfo:
-    """An exception that ended a handler; `step_no` when a step's failure is at its root."""
-    failed = _failed_step(error)
-    data = None
-    try:
-        message = str(error)
-        data = getattr(error, "data", None)
-    except Exception as broken:  # noqa: BLE001 - an author's __str__
-        message = f"(no message: {type(broken).__name__})"
-    return ErrorInfo(
-        type(error).__name__,
-        message,
-        data if guard.is_plain_json(data) else None,
-        "".join(traceback.format_exception(error)),
-        None if failed is None else failed.step_no,
-    )
 
 
 def _failed_step(error: BaseException | None) -> Any:
