@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -57,3 +59,21 @@ def test_a_name_survives_an_address(name: str) -> None:
     segment = (path or unquote(f"/runs/{addresses.segment(name)}")).removeprefix("/runs/")
     assert "/" not in segment
     assert addresses.name_of(segment) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1.10,"b":12345678901234567890,"c":1e400,"d":[],"e":{},"f":[{"g":null},-0.0]}',
+        '"one"',
+        "[]",
+        '["a, b: {c}","\\"\\\\ é \\u00e9 \\n"]',
+    ],
+)
+def test_json_is_laid_out_and_no_value_changes(text: str) -> None:
+    shown = say.pretty(text)
+    number = re.compile(r"(?<![\w\"])-?\d[\w.+]*")
+    assert number.findall(shown) == number.findall(text)
+    assert json.loads(shown, parse_float=str, parse_int=str) == json.loads(text, parse_float=str, parse_int=str)
+    for value in (0.1, 1234567.891, 87.125, 1e22, 3.0):
+        assert float(say.plain(value).replace(",", "")) == value
