@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ from signoff.people.users import GM, G, M, U, people
 from signoff.store.scope import ROLES, Person
 from signoff.store.tables import Approval
 from signoff.store.tx import Tx
-from signoff.workflow.rules import several
+from signoff.workflow.rules import places
 from signoff.workflow.selectors import Group, Role, Selector, User
 
 A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
@@ -34,9 +34,9 @@ def at_creation(tx: Tx, row: Any) -> str | None:
     """Of a question that is just being asked; `row` has its columns."""
     if row.frozen is None:
         # The common case costs one look, however many people there are.
-        somebody = _somebody(row.to, row.rule, row.exclude, row.not_requester and row.requester is not None)
+        look = _look(row.to, row.rule, row.exclude, row.not_requester and row.requester is not None)
         given = {"tenant": row.tenant_id, "requester": (row.requester or "").lower()}
-        if somebody is not None and tx.conn.execute(somebody, given).first() is not None:
+        if look is not None and len(tx.conn.execute(look.query, given).all()) == look.need:
             return None
     return verdict(stands(row, ()), people(tx, row.tenant_id))
 
@@ -71,16 +71,22 @@ def _requester_could(question: Question, members: Mapping[str, Person]) -> bool:
     return requester.role_at_least("approver") and bool(question.authorities(requester, members.get))
 
 
-@lru_cache(maxsize=512)
-def _somebody(to: str, rule: str | None, exclude: str | None, not_requester: bool) -> sa.Select[Any] | None:
-    """Selects a member who may decide a question that one answer is enough for; None for others.
+class _Look(NamedTuple):
+    """Selects members who may decide, as many as are needed. Parameters: `tenant`, `requester`."""
 
-    Parameters: `tenant`, `requester`. Kept, because building a statement costs more than running it, and many questions
-    are put to the same.
+    query: sa.Select[Any]
+    need: int
+
+
+@lru_cache(maxsize=512)
+def _look(to: str, rule: str | None, exclude: str | None, not_requester: bool) -> _Look | None:
+    """For a question whose deciders are all alike; None for others.
+
+    Kept, because building a statement costs more than running it, and many questions are put to the same.
     """
     columns = {"to": to, "rule": rule, "exclude": exclude, "not_requester": False, "requester": None}
     question = Question.of(SimpleNamespace(**columns, frozen=None, changes=None))
-    if several(question.rule):
+    if len(question.parts) > 1:
         return None
     tenant: sa.BindParameter[int] = sa.bindparam("tenant")
     approvers = M.c.role.in_(ROLES[ROLES.index("approver") :])
@@ -92,7 +98,8 @@ def _somebody(to: str, rule: str | None, exclude: str | None, not_requester: boo
         query = query.where(~_means(tenant, question.exclude))
     if not_requester:
         query = query.where(U.c.email != sa.bindparam("requester"))
-    return query.limit(1)
+    need = 1 if question.rule is None else places(question.rule)
+    return _Look(query.limit(need), need)
 
 
 def _means(tenant: sa.BindParameter[int], those: Iterable[Selector]) -> sa.ColumnElement[bool]:
