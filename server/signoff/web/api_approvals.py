@@ -149,6 +149,15 @@ class PageBody(BaseModel):
     after: str | None
 
 
+class FormerBody(_View):
+    """Decisions of an earlier round of the run. `kept`: they hold here too; `same`: it was just this question."""
+
+    decisions: list[DecisionBody]
+    kept: bool
+    same: bool
+    title: str
+
+
 class ProgressBody(_View):
     """How many decisions there are of how many; `waits_for`: whose are missing, in words."""
 
@@ -210,6 +219,7 @@ class ApprovalBody(_View):
     revision: int
     content_hash: str
     decisions: list[DecisionBody]
+    former: FormerBody | None
     notes: list[NoteBody] = []
     why_not: WhyBody | None
 
