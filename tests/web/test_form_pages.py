@@ -142,6 +142,17 @@ async def test_a_run_is_started_from_its_page_and_only_once(site: Site) -> None:
         assert nonce[1] not in other.text
 
 
+async def test_rows_of_both_parts_of_a_start_come_by_a_post(site: Site) -> None:
+    path = "/workflows/web%2Fstart/start"
+    async with site.signed_in("omar@example.org") as client:
+        data = {"csrf": csrf_of((await client.get(path)).text), "f.order": "o-1", "f.kinds!": "1"}
+        page = (await client.post(path, data={**data, "form-add": "o.labels"})).text
+        assert 'name="o.labels.0.k"' in page
+        assert 'value="o-1"' in page
+        page = (await client.post(path, data={**data, "form-add": "f.kinds.tags"})).text
+        assert 'name="f.kinds.tags.0"' in page
+
+
 async def test_errors_of_a_start_stand_beside_their_fields(site: Site) -> None:
     path = "/workflows/web%2Fstart/start"
     async with site.signed_in("omar@example.org") as client:

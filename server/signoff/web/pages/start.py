@@ -115,11 +115,7 @@ async def start_run(request: AnyRequest, workflow: FromPath[str]) -> Response[An
     await backend.allow(scope, "run.start", name)
     sent = await read_form(request)
     start = _start(request, name, (sent.get("nonce") or [""])[-1])
-    if start.args.edit(sent):
-        start.options.fill(sent)
-        return await _again(request, start, sent, 200)
-    if start.options.edit(sent):
-        start.args.fill(sent)
+    if any([form.edit(sent) for form in (start.args, start.options)]):  # noqa: C419  # both take over what was typed
         return await _again(request, start, sent, 200)
     read = start.read(sent)
     if read is None:
