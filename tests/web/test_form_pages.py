@@ -162,8 +162,17 @@ async def test_errors_of_a_start_stand_beside_their_fields(site: Site) -> None:
         assert answer.status_code == 422
         assert 'id="field-boxes-error"' in answer.text
         assert "Kinds, colour" in answer.text
+        fine = {"csrf": csrf_of(page), "f.order": "o-1", "f.boxes": "3"}
+        for moment in ("soon", "2026-99-99T08:00Z", "0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"):
+            wrong = await client.post(path, data={**fine, "o.run_at": moment, "o.run_at~": "UTC"})
+            assert wrong.status_code == 422
+            assert 'run_at-error"' in wrong.text
+            assert '<details class="fold start-more" open>' in wrong.text
+        label = await client.post(path, data={**fine, "o.labels.0.k": "te\nam", "o.labels.0.v": "x"})
+        assert label.status_code == 422
+        assert "control character" in label.text
         assert 'value="many"' in answer.text
-        assert 'value="many"' in (await client.get(path)).text, "it is a draft"
+        assert 'value="o-1"' in (await client.get(path)).text, "it is a draft"
 
 
 async def test_who_may_not_start_runs_sees_no_form(site: Site) -> None:

@@ -336,6 +336,7 @@ def test_an_answer_is_told_in_the_words_of_its_form() -> None:
     assert told["Prices"] == "red: 1.50, two words: 2"
     assert told["Key"] == "[redacted]"
     assert next(iter(told)) == "Approved"
+    assert form_of(Kinds).told("[redacted]") == [("Your answer", "[redacted]")]
 
 
 def test_forms_on_one_page_have_names_and_ids_of_their_own() -> None:

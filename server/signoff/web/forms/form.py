@@ -96,6 +96,7 @@ def build(schema: Schema, *, draft: Sent | None = None, prefix: str = "f", decid
     """The form of a JSON schema (as pydantic writes it). `prefix`, letters and digits, begins the names of its fields:
     several forms on one page have different ones. `decides`: whether a yes or no may become the buttons."""
     top = Builder(schema).top(prefix)
+    top.label = "Your answer" if top.kind == "group" else top.label
     fields = list(top.children) if top.kind == "group" and not top.toggled else [top]
     decision = next((item for item in fields if decides and _decides(item)), None)
     form = Form(top, [item for item in fields if item is not decision], decision)

@@ -227,6 +227,7 @@ class Builder:
                 inner = _Place(f"{place.name}.{no}", (*place.path, no), no, True, place.refs)
                 key = self.field("Name", names, replace(inner.inside("k"), path=inner.path))
                 value = self.field("Value", values, replace(inner.inside("v"), path=inner.path))
+                key.unmarked = value.unmarked = True
                 return Field(inner.name, inner.path, "group", "Entry", key=no, children=[key, value], bare=True)
 
             self._fit_rows(item, row, plain, "Properties")

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from litestar import Response, get, post
@@ -20,7 +20,7 @@ from signoff.web.addresses import name_of, segment
 from signoff.web.pages import AnyRequest, backend_of, badge_of, redirect, render, scope_of
 from signoff.web.pages.approval import read_form
 from signoff.workflow.definitions import Workflow
-from signoff.workflow.errors import Conflict, InvalidInput, LimitExceeded, SignoffError
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, LimitExceeded, SignoffError
 
 _RUN_ID: Final = re.compile(r"[0-9a-z]{26}")
 _OPTIONS: Final = {
@@ -73,7 +73,11 @@ class Start:
             return None
         given = {key: value for key, value in options.items() if value}
         if "run_at" in given:
-            given["run_at"] = datetime.fromisoformat(given["run_at"])
+            try:
+                given["run_at"] = datetime.fromisoformat(given["run_at"]).astimezone(UTC)
+            except (ValueError, OverflowError):
+                self.options.blame([FieldError(("run_at",), "Enter a date and a time")])
+                return None
         if "idempotency_key" not in given:
             given["run_id"] = self.nonce
         return args, given
