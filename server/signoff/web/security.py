@@ -30,11 +30,11 @@ CONTENT_SECURITY = (
     "base-uri 'none'"
 )
 _HEADERS = (
-    ("content-security-policy", CONTENT_SECURITY),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
+    (b"content-security-policy", CONTENT_SECURITY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 )
 _YEAR = 365 * 86_400
 
@@ -125,12 +125,14 @@ class Gatekeeper(ASGIMiddleware):
         self.backend = backend
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        if scope["path"].startswith(("/static/", "/api/", "/health")):  # a cookie counts for nothing there
+            await next_app(scope, receive, send)
+            return
         cookies = Cookies(scope)
         caller = Caller(cookies, "", cookies.sent.get(cookies.theme, "auto"))
         caller.theme = caller.theme if caller.theme in THEMES else "auto"
         fresh: list[str] = []
         scope["state"]["caller"] = caller
-        path = scope["path"]
 
         async def finish(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -139,10 +141,9 @@ class Gatekeeper(ASGIMiddleware):
                     headers.add("set-cookie", line)
             await send(message)
 
-        if not path.startswith(("/static/", "/api/", "/health")):
-            await self._recognise(caller, fresh)
-            if scope["type"] == ScopeType.HTTP and scope["method"] not in SAFE:
-                await _check_forgery(Request(scope, receive, send), caller)
+        await self._recognise(caller, fresh)
+        if scope["type"] == ScopeType.HTTP and scope["method"] not in SAFE:
+            await _check_forgery(Request(scope, receive, send), caller)
         await next_app(scope, receive, finish)
 
     async def _recognise(self, caller: Caller, fresh: list[str]) -> None:
@@ -173,13 +174,14 @@ def with_headers(scope: HTTPScope, send: Send) -> Send:
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableScopeHeaders.from_message(message)
-            for name, value in _HEADERS:
-                headers.setdefault(name, value)
+            given = list(message.get("headers", ()))
+            names = {name.lower() for name, _ in given}
+            ours = list(_HEADERS)
             if scope["scheme"] == "https":
-                headers.setdefault("strict-transport-security", "max-age=31536000")
+                ours.append((b"strict-transport-security", b"max-age=31536000"))
             if not path.startswith("/static/"):
-                headers.setdefault("cache-control", "no-store" if path.startswith("/api/") else "private, no-cache")
+                ours.append((b"cache-control", b"no-store" if path.startswith("/api/") else b"private, no-cache"))
+            message["headers"] = [*given, *(pair for pair in ours if pair[0] not in names)]
         await send(message)
 
     return sending
