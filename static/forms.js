@@ -116,6 +116,11 @@
     touch(rows.closest("form"));
   });
 
+  /* When none comes, the draft's own save says why. */
+  document.addEventListener("htmx:response:error", ({ detail }) => {
+    if (detail?.ctx?.sourceElement?.dataset.rows) touch(detail.ctx.sourceElement.form);
+  });
+
   /* What this tab kept while nobody was signed in. */
   for (const form of $$("form[data-draft]")) {
     const { draft, person } = form.dataset;

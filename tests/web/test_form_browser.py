@@ -54,7 +54,8 @@ async def kinds_question(site: Site) -> tuple[Any, str]:
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
 async def test_a_form_with_every_kind_is_filled_in_and_means_it(site: Site, new_page: Pages, scripts: bool) -> None:
     run, question = await kinds_question(site)
-    page = await new_page(java_script_enabled=scripts)
+    # Where the calendar is a day ahead: what is typed is not moved.
+    page = await new_page(java_script_enabled=scripts, timezone_id="Pacific/Kiritimati", locale="de-AT")
     await enter(page, site, "ana@example.org", f"/approvals/{question}")
     await page.get_by_label("Title").fill("typed before rows came")
     await fill(page, meant())
@@ -135,7 +136,12 @@ async def test_what_is_typed_after_the_session_ended_waits_in_the_tab(site: Site
     _, question = await kinds_question(site)
     page = await new_page()
     await enter(page, site, "ana@example.org", f"/approvals/{question}")
+    await page.get_by_role("button", name="Add tag").click()
+    await expect(page.locator('[name="f.tags.0"]')).to_be_focused(timeout=15_000)
     await page.context.clear_cookies()
+    await page.get_by_role("button", name="Add tag").click()
+    await expect(page.get_by_text("You are signed out.")).to_be_visible(timeout=15_000)
+    await expect(page.locator('[name="f.tags.0"]')).to_be_visible()
     await page.get_by_label("Title").fill("typed too late")
     await expect(page.get_by_text("You are signed out.")).to_be_visible()
     await enter(page, site, "ana@example.org", f"/approvals/{question}")

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from signoff.web import forms
+from tests.web.desk import publish
 from tests.web.filling import typed
 from tests.web.kinds import FILLED, SECRET, Kinds
 from tests.web.world import Site, all_kinds, csrf_of, kinds_workflow
@@ -104,6 +105,22 @@ async def test_drafts_are_their_owners_alone(site: Site) -> None:
         answer = await ana.post(key, data={"csrf": csrf_of(page), "discard": f"/approvals/{question}"})
         assert (answer.status_code, answer.headers["location"]) == (303, f"/approvals/{question}")
         assert "what ana typed" not in (await ana.get(f"/approvals/{question}")).text
+
+
+async def test_the_form_of_an_option_is_a_draft_too(site: Site) -> None:
+    question = await site.question(await site.engine.start(publish, "Beaches"))
+    async with site.signed_in("ana@example.org") as client:
+        page = (await client.get(f"/approvals/{question}")).text
+        names = re.findall(r'name="(o\d[^"]*)"', page)
+        assert set(names) == {"o1.what"}
+        typed_so_far = {"o1.what": "half a thought", "option": "changes", "comment": "why"}
+        data = {"csrf": csrf_of(page), "revision": "1", **typed_so_far}
+        assert (await client.post(f"/drafts/approval%3A{question}", data=data)).status_code == 204
+        page = (await client.get(f"/approvals/{question}")).text
+        assert "half a thought" in page
+        opened_by = page.split("half a thought")[0].rpartition("<details")[2]
+        assert opened_by.startswith(' class="option option-more" name="option" open')
+        assert page.count(">\nwhy</textarea>") == 1
 
 
 async def test_what_was_typed_outlives_a_question_that_somebody_else_answered(site: Site) -> None:

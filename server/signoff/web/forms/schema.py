@@ -184,7 +184,8 @@ class Builder:
         elif value is True and item.required:
             item.kind = "tick"
         else:
-            item.kind, item.default = "const", value
+            # With a default it is bookkeeping, like a discriminator; without, people see what they put their name to.
+            item.kind, item.default = "const" if item.required else "hidden", value
         item.choices = item.choices or _choices([value], labels)
 
     def _fit_text(self, item: Field, name: str, plain: Schema) -> None:
