@@ -10,7 +10,7 @@ from typing import Any
 
 from signoff.web.forms import Field, Form
 from signoff.web.forms.moments import split_moment
-from signoff.web.forms.prefill import same
+from signoff.web.forms.prefill import kind_of, same
 from signoff.web.forms.spans import say_span
 from signoff.web.templating import environment
 
@@ -74,8 +74,8 @@ def _enter(item: Field, value: Any, sent: Sent, apart: int) -> None:
             if value is None:
                 sent[item.name] = [""]
                 return
-            kinds = [child for child in item.children if child.fits is not None and child.fits(value)]
-            kind = next((child for child in kinds if not (child.whole and isinstance(value, float))), kinds[0])
+            kind = kind_of(item, value)
+            assert kind is not None
             sent[item.name] = [kind.key]
             _enter(kind, value, sent, apart)
         case "datetime" if value is not None:

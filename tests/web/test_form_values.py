@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Literal, NamedTuple
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import AwareDatetime, BaseModel, Field, NaiveDatetime, TypeAdapter, create_model
+from typing_extensions import TypedDict
 
 from signoff.approvals.json_schema import check_schema
 from signoff.web import forms
@@ -54,6 +58,26 @@ class Bank(BaseModel):
 
 class Cash(BaseModel):
     kind: Literal["cash", "coins"]
+
+
+class Small(BaseModel):
+    name: str
+
+
+class Large(BaseModel):
+    name: str
+    size: int
+
+
+@dataclass
+class Parcel:
+    weight: float
+    notes: list[str] = field(default_factory=list)
+
+
+class Sometimes(TypedDict):
+    name: str
+    count: NotRequired[int]
 
 
 class Tree(BaseModel):
@@ -100,6 +124,22 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Decimal | Literal["all"], st.one_of(st.decimals(allow_nan=False, allow_infinity=False), st.just("all"))),
     (set[Colour], st.sets(st.sampled_from(Colour))),
     (Tree, st.builds(Tree, name=texts, under=st.lists(st.builds(Tree, name=texts), max_size=2))),
+    (int | float, st.one_of(ints, floats)),
+    (bool | int | None, st.one_of(st.booleans(), ints, st.none())),
+    (date | datetime, st.one_of(st.dates(), st.datetimes(timezones=zones))),
+    (list[int] | dict[str, int], st.one_of(st.lists(ints, max_size=3), st.dictionaries(texts, ints, max_size=3))),
+    (Small | Large, st.one_of(st.builds(Small, name=texts), st.builds(Large, name=texts, size=ints))),
+    (list[Payment], st.lists(st.builds(Bank, iban=texts, days=ints), max_size=3)),
+    (tuple[int, ...], st.lists(ints, max_size=3).map(tuple)),
+    (frozenset[int], st.frozensets(ints, max_size=3)),
+    (dict[Colour, int], st.dictionaries(st.sampled_from(Colour), ints)),
+    (dict[int, str], st.dictionaries(ints, texts, max_size=3)),
+    (Parcel, st.builds(Parcel, weight=floats, notes=st.lists(texts, max_size=2))),
+    (Sometimes, st.fixed_dictionaries({"name": texts}, optional={"count": ints})),
+    (Annotated[str, Field(pattern="^[a-z]{3}$")], st.from_regex("[a-z]{3}", fullmatch=True)),
+    (IPv4Address, st.ip_addresses(v=4)),
+    (Path, st.sampled_from([Path("a/b"), Path("/x y")])),
+    (bytes, st.text("abc é", min_size=1).filter(str.strip).map(str.encode)),
     (dict[str, Any], st.dictionaries(texts, st.one_of(ints, texts, st.none(), floats), max_size=3)),
 ]  # fmt: skip
 

@@ -36,8 +36,7 @@ def prefill(item: Field, value: Any) -> None:
         case "several" if isinstance(value, list):
             item.ticked = tuple(choice.key for choice in item.choices if any(same(choice.value, one) for one in value))
         case "union":
-            chosen = next((child for child in item.children if child.fits is not None and child.fits(value)), None)
-            if chosen is not None:
+            if (chosen := kind_of(item, value)) is not None:
                 item.text = chosen.key
                 prefill(chosen, value)
         case "choice":
@@ -46,6 +45,19 @@ def prefill(item: Field, value: Any) -> None:
             pass
         case _:
             _write(item, value)
+
+
+def kind_of(item: Field, value: Any) -> Field | None:
+    """The kind of a union that a value is of. A model ignores what it does not know: one that knows all comes first."""
+    fitting = [child for child in item.children if child.fits is not None and child.fits(value)]
+    exact = [child for child in fitting if _knows(child, value)]
+    return next(iter(exact or fitting), None)
+
+
+def _knows(kind: Field, value: Any) -> bool:
+    if kind.kind == "group" and isinstance(value, Mapping):
+        return value.keys() <= {child.key for child in kind.children}
+    return not (kind.whole and isinstance(value, float))
 
 
 def row_of(item: Field, no: str) -> Field:

@@ -8,7 +8,7 @@ from typing import Any
 
 from signoff.web.forms.fields import Field
 from signoff.web.forms.moments import split_moment
-from signoff.web.forms.prefill import same
+from signoff.web.forms.prefill import kind_of, same
 from signoff.web.forms.spans import say_span
 from signoff.web.say import plain
 
@@ -47,8 +47,7 @@ def say(item: Field, value: Any) -> str:
         case "choice" | "tick" | "const":
             return _chosen(item, value)
         case "union":
-            kind = next((child for child in item.children if child.fits is not None and child.fits(value)), None)
-            if kind is None:
+            if (kind := kind_of(item, value)) is None:
                 return plain(value)
             return f"{kind.label} ({say(kind, value)})" if kind.kind == "group" else say(kind, value)
         case "duration":
