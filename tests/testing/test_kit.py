@@ -12,8 +12,24 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from signoff import Refused, Registry, Retry, RunFailed, Step, StepFailed, action, ask, event, group, mutation, workflow
-from signoff.testing import CannotCome, TestEngine
+from signoff import (
+    InvalidInput,
+    Refused,
+    Registry,
+    Retry,
+    RunFailed,
+    Step,
+    StepFailed,
+    action,
+    ask,
+    event,
+    group,
+    mutation,
+    n_of,
+    option,
+    workflow,
+)
+from signoff.testing import Answer, CannotCome, TestEngine
 
 registry = Registry()
 ready = event("kit/ready", str, registry=registry)
@@ -70,6 +86,19 @@ async def person(step: Step) -> str:
     if await step.ask(question, title="May I?", to=group("finance"), timeout=timedelta(days=1), default=False):
         return await step.await_event(ready)
     return "no"
+
+
+@workflow("kit/choice", registry=registry)
+async def choice(step: Step) -> bool:
+    return await step.ask(
+        question, title="Which?", options=[option("yes", value=True), option("no", value=False, rejects=True)]
+    )
+
+
+@workflow("kit/together", registry=registry)
+async def together(step: Step) -> list[str]:
+    decisions = await step.ask(question, title="Both?", rule=n_of(2, group("finance")))
+    return sorted(decision.person for decision in decisions)
 
 
 PLUGIN_TEST = """
@@ -181,10 +210,61 @@ async def test_people_answer_as_in_the_browser(t: TestEngine) -> None:
         await t.approve(run, True, as_user="ana@example.org")
 
 
+async def test_people_are_called_by_the_part_before_the_at_where_one_is_called_so(t: TestEngine) -> None:
+    for address in ("ana@example.org", "ana@example.com", "bob@example.org"):
+        await t.add_person(address, groups=["finance"])
+    run = await t.start(person)
+    with pytest.raises(InvalidInput, match=r"2 people here are called 'ana': ana@example.com, ana@example.org"):
+        await t.approve(run, True, as_user="ana")
+    with pytest.raises(InvalidInput, match="0 people"):
+        await t.approve(run, True, as_user="b")
+    assert (await t.approve(run, True, as_user="bob", comment="fine")).person == "bob@example.org"
+    assert (await run.approvals())[0].decisions[0].comment == "fine"
+
+
+async def test_options_are_chosen_by_name(t: TestEngine) -> None:
+    await t.add_person("ana@example.org")
+    run = await t.start(choice)
+    with pytest.raises(Refused) as refused:
+        await t.approve(run, as_user="ana", option="no")
+    assert refused.value.reason == "form"
+    await t.approve(run, as_user="ana", option="no", comment="because")
+    assert await t.result(run) is False
+
+
+async def test_of_several_at_once_one_is_told_yes_and_the_others_why_not(t: TestEngine) -> None:
+    names = ("ana", "bob", "cyd")
+    for name in names:
+        await t.add_person(f"{name}@example.org", groups=["finance"])
+    run = await t.start(person)
+    raced = await t.race(run, *(Answer(name, True) for name in names), Answer("ana", False))
+    assert raced.winner in {f"{name}@example.org" for name in names}
+    assert raced.reasons == ["already_decided"] * 3
+    (asked,) = await run.approvals()
+    assert [one.person for one in asked.decisions] == [raced.winner]
+
+
+async def test_as_many_as_the_rule_needs_are_told_yes(t: TestEngine) -> None:
+    for name in ("ana", "bob", "cyd"):
+        await t.add_person(f"{name}@example.org", groups=["finance"])
+    run = await t.start(together)
+    raced = await t.race(run, *(Answer(name, True) for name in ("ana", "bob", "cyd")))
+    assert [len(raced.receipts), raced.reasons] == [2, ["already_decided"]]
+    with pytest.raises(ValueError, match="2 answers"):
+        assert raced.winner
+    assert await t.result(run) == sorted(receipt.person for receipt in raced.receipts)
+
+
 async def test_a_deadline_passes_when_time_does(t: TestEngine) -> None:
+    await t.add_person("ana@example.org", groups=["finance"])
     run = await t.start(person)
     await t.wait_for_status(run, "waiting")
-    await t.advance(timedelta(days=1))
+    await t.advance(timedelta(days=1) - timedelta(seconds=1))
+    assert (await run.approvals())[0].state == "open"
+    await t.advance(1)
+    with pytest.raises(Refused) as refused:
+        await t.approve(run, True, as_user="ana", ask=question)
+    assert refused.value.reason == "deadline"
     assert await t.result(run) == "no"
 
 

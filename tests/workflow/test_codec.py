@@ -353,6 +353,20 @@ def test_minus_zero_keeps_its_sign() -> None:
     assert math.copysign(1, decode(encode(-0.0, float), float)) == -1
 
 
+class Defaults(BaseModel):
+    rate: float = 0
+    limit: Decimal = Field(default=5)
+    big: float = 2**53 + 1
+
+
+def test_a_default_that_is_an_int_is_stored_where_it_is_the_same_number() -> None:
+    codec = ValueCodec(Defaults)
+    back = codec.decode(codec.encode(Defaults(big=1)))
+    assert (back.rate, back.limit, type(back.rate), type(back.limit)) == (0.0, Decimal(5), float, Decimal)
+    with pytest.raises(InvalidInput):
+        codec.encode(Defaults())
+
+
 def test_private_attributes_are_not_stored_and_refuse_nothing() -> None:
     model = Private(name="x")
     model._cache = 7

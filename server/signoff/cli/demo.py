@@ -12,7 +12,7 @@ import structlog
 from signoff.cli.options import run_async
 from signoff.cli.serve import opened
 from signoff.cli.serving import address_of, bind, serve_app
-from signoff.demo.people import ANA, OMAR, ensure_people, passwords_file
+from signoff.demo.people import ANA, BEN, OMAR, SAM, DemoPerson, ensure_people, passwords_file
 from signoff.demo.seed import seed
 from signoff.runtime.engine import Engine
 from signoff.web.app import create_app
@@ -26,7 +26,7 @@ logger = structlog.get_logger("signoff.demo")
 @click.option("--database", default="sqlite:///signoff-demo.db", show_default=True, metavar="URL")
 @run_async
 async def demo(host: str, port: int, database: str) -> None:
-    """Serve an example shop whose orders a person approves. It keeps its database, and goes on where it was."""
+    """Serve an example shop that asks people before things happen. It keeps its database, and goes on where it was."""
     from signoff.demo import workflows  # registers them in this command only
 
     bound = bind(host, port)
@@ -48,15 +48,19 @@ def _seeded(task: asyncio.Task[None]) -> None:
 
 
 def _greet(address: str, passwords: dict[str, str], file: Path) -> None:
+    def who(person: DemoPerson) -> str:
+        return f"{person.email} (password {passwords[person.email]})"
+
     click.echo(
         f"""
 Signoff's example shop is open at {address}
 
-  1. Sign in as {ANA.email}, password {passwords[ANA.email]}: she approves orders for Finance.
-  2. Open "Ship order o-1001 to Lisbon?", say yes, and watch the run go live to its end.
-  3. In another browser, sign in as {OMAR.email}, password {passwords[OMAR.email]}: he looks after all runs.
+  1. Sign in as {who(ANA)}, say yes to "Ship order o-1001 to Lisbon?", and watch its run.
+  2. Pay the penetration test: she, {who(BEN)} and {who(SAM)} say yes.
+  3. Look after it all as {who(OMAR)}: runs and their restart, People, the Record.
   4. In the middle of it: kill -9 {os.getpid()}, start the demo again, and see it go on where it was.
 
+Her inbox holds a post to review, a form with every kind of field, and an agent that asks before it acts, too.
 The passwords are kept in {file}. Press Ctrl+C to stop.
 """
     )

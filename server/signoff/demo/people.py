@@ -1,4 +1,4 @@
-"""The two people of the example, with passwords made for each database and kept beside it."""
+"""The people of the example, with passwords made for each database and kept beside it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class DemoPerson:
     groups: tuple[str, ...] = ()
 
 
-ANA = DemoPerson("ana@example.org", "Ana", "approver", ("finance",))
-OMAR = DemoPerson("omar@example.org", "Omar", "operator")
-PEOPLE = (ANA, OMAR)
+ANA = DemoPerson("ana@example.org", "Ana", "approver", ("finance", "editors"))
+BEN = DemoPerson("ben@example.org", "Ben", "approver", ("finance",))
+SAM = DemoPerson("sam@example.org", "Sam", "approver", ("security", "editors"))
+OMAR = DemoPerson("omar@example.org", "Omar", "admin")
+PEOPLE = (ANA, BEN, SAM, OMAR)
 
 
 async def ensure_people(engine: Engine, passwords_file: Path) -> dict[str, str]:
@@ -40,12 +42,14 @@ async def ensure_people(engine: Engine, passwords_file: Path) -> dict[str, str]:
         # before the accounts: a crash in between must not leave accounts whose passwords nobody knows
         _write(passwords_file, passwords)
     for person in PEOPLE:
+        if not missing and await engine.store.read(users.exists, person.email):
+            continue
         hashed = await hash_password_async(passwords[person.email])
-        await engine.store.write(_ensure, engine, person, hashed, person in missing)
+        await engine.store.write(_ensure, engine, person, hashed, person in missing, bool(missing))
     return passwords
 
 
-def _ensure(tx: Tx, engine: Engine, person: DemoPerson, hashed: str, is_new: bool) -> None:
+def _ensure(tx: Tx, engine: Engine, person: DemoPerson, hashed: str, is_new: bool, is_older: bool) -> None:
     scope = engine.scope()
     try:
         with tx.savepoint():
@@ -53,6 +57,8 @@ def _ensure(tx: Tx, engine: Engine, person: DemoPerson, hashed: str, is_new: boo
     except Conflict:
         if is_new:  # the passwords' file was lost
             users.set_password(tx, scope, person.email, hashed)
+        if is_older:  # an earlier release had fewer people, and one who could do less
+            users.set_role(tx, scope, person.email, person.role)
     for group in person.groups:
         groups.add_to_group(tx, scope, group, person.email)
 

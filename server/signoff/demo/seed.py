@@ -1,4 +1,4 @@
-"""Orders in different states, made once for each database."""
+"""Orders and other things to decide, in different states, made once for each database."""
 
 from __future__ import annotations
 
@@ -11,14 +11,29 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from signoff import Refused, Workflow
-from signoff.demo.people import ANA, OMAR
+from signoff import Refused
+from signoff.demo.agent import make_amends
+from signoff.demo.expenses import pay_expense
+from signoff.demo.people import ANA, BEN, OMAR, SAM, DemoPerson
+from signoff.demo.posts import publish_post
 from signoff.demo.shop import Address, Order, OrderRow, create_tables
-from signoff.demo.workflows import BROKEN_PRINTER, GRACE, UNREACHABLE, ShipAnswer, fulfill_order, ship_order
+from signoff.demo.suppliers import register_supplier
+from signoff.demo.workflows import BROKEN_PRINTER, GRACE, UNREACHABLE, ShipAnswer, fulfill_order
 from signoff.runtime.engine import Engine
 from signoff.runtime.handles import Run
 from signoff.runtime.subscription import RunChanged
 from signoff.store.tx import Tx
+from signoff.workflow.definitions import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody decides before the newcomer comes: an answer, or the option that stands for one."""
+
+    by: DemoPerson
+    answer: Any = None
+    option: str | None = None
+    comment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,17 @@ class Seed:
     order: Order
     then: Literal["wait", "approve", "reject", "cancel"]
     grace: timedelta = GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Another run that asks people something, and who answered already. `key` is what people know it by."""
+
+    key: str
+    workflow: Workflow[..., Any]
+    args: tuple[Any, ...]
+    requester: str
+    answers: tuple[Answer, ...] = ()
 
 
 NOW = timedelta(0)
@@ -53,14 +79,36 @@ SEEDS = (
 )
 
 
+QUESTIONS = (
+    Question("e-1", pay_expense, ("two security keys", Decimal("96.00")), OMAR.email, (
+        Answer(ANA, option="pay"), Answer(SAM, option="pay", comment="One for the safe."), Answer(BEN, option="pay"),
+    )),
+    Question("e-2", pay_expense, ("a golden stapler", Decimal("310.00")), OMAR.email, (
+        Answer(SAM, option="pay"), Answer(BEN, option="deny", comment="The old one still staples."),
+    )),
+    Question("e-3", pay_expense, ("a new firewall", Decimal("1890.00")), OMAR.email, (Answer(SAM, option="pay"),)),
+    Question("e-4", pay_expense, ("a penetration test", Decimal("4800.00")), OMAR.email),
+    Question("p-1", publish_post, ("spring catalogue",), "marketing@example.org"),
+    Question("s-1", register_supplier, ("Woodworks",), "purchasing@example.org"),
+    Question("a-1", make_amends, (), "agent@example.org"),
+)  # fmt: skip
+
+
 async def seed(engine: Engine) -> None:
-    """Make the orders, start their runs, and do what people did. Again: does nothing but what was not done yet."""
+    """Make the orders, start all runs, and do what people did. Again: does nothing but what was not done yet."""
     await engine.store.write(_insert_orders)
     async with asyncio.TaskGroup() as group:
         for item in sorted(SEEDS, key=lambda item: item.then == "wait"):  # those to answer are the newest
             run = await engine.start(_start_of(item), item.order.id, item.grace)
             if item.then != "wait":
                 group.create_task(_act(item, run))
+        for question in QUESTIONS:
+            options = question.workflow.options(
+                idempotency_key=f"demo/{question.key}", labels={"key": question.key}, requester=question.requester
+            )
+            run = await engine.start(options, *question.args)
+            if question.answers:
+                group.create_task(_answer(run, question.answers))
 
 
 def _start_of(item: Seed) -> Workflow[[str, timedelta], Literal["fulfilled", "rejected"]]:
@@ -79,18 +127,29 @@ def _insert_orders(tx: Tx) -> None:
 
 
 async def _act(item: Seed, run: Run[Any]) -> None:
-    if (await run.status()).generation > 1 or not await _asks(run):
-        return  # somebody restarted it: the question is theirs
     if item.then == "cancel":
-        await run.cancel(reason="The customer called: not needed any more", actor=OMAR.email)
+        if await _asks(run):
+            await run.cancel(reason="The customer called: not needed any more", actor=OMAR.email)
         return
     answer = ShipAnswer(approved=item.then == "approve", note="" if item.then == "approve" else "Out of stock")
-    with contextlib.suppress(Refused):  # somebody was faster
-        await run.decide(ship_order, answer, by=ANA.email)
+    await _answer(run, (Answer(ANA, answer),))
+
+
+async def _answer(run: Run[Any], answers: tuple[Answer, ...]) -> None:
+    for given in answers:
+        if not await _asks(run):
+            return
+        (approval,) = await run.approvals()
+        with contextlib.suppress(Refused):  # somebody was faster, or they answered before
+            await run.decide(
+                approval.ask, given.answer, by=given.by.email, option=given.option, comment=given.comment
+            )  # fmt: skip
 
 
 async def _asks(run: Run[Any]) -> bool:
-    """Wait until the run asks; False when it is past that."""
+    """Wait until the run asks; False when it is past that, or somebody restarted it: then the question is theirs."""
+    if (await run.status()).generation > 1:
+        return False
     async for change in run.subscribe():
         if isinstance(change, RunChanged):
             approvals = await run.approvals()

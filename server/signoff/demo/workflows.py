@@ -17,7 +17,11 @@ from pydantic import BaseModel, Field
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from signoff import Compensation, NonRetryable, Retry, Step, action, ask, attempt, group, mutation, query, workflow
+from signoff.demo.agent import make_amends
+from signoff.demo.expenses import pay_expense
+from signoff.demo.posts import publish_post
 from signoff.demo.shop import Address, Order, OrderRow, OrderState
+from signoff.demo.suppliers import register_supplier
 
 GRACE = timedelta(seconds=8)
 # A town that no carrier serves: orders to it fail for good, which shows a failed run with its compensation.
@@ -152,4 +156,4 @@ async def place_order(
     return await step.start_workflow(fulfill_order.options(labels={"order": order_id}), order_id)
 
 
-ALL = (place_order, fulfill_order, ship_parcel)
+ALL = (place_order, fulfill_order, ship_parcel, pay_expense, publish_post, register_supplier, make_amends)

@@ -20,6 +20,7 @@ from signoff.runtime.engine import Engine
 from signoff.runtime.handles import Run
 from signoff.store.store import Tx
 from signoff.testing.clock import SteppedClock
+from signoff.testing.people import Answer, Race, find_address, race
 from signoff.testing.replacements import UNSET, Replacements
 from signoff.workflow.definitions import Ask, StepFunction, Workflow
 from signoff.workflow.errors import SignoffError
@@ -205,21 +206,47 @@ class TestEngine(Engine):
         await self.store.write(add)
         return email
 
-    async def approve(self, run: Run[Any], answer: Any, *, as_user: str, ask: Ask[Any] | str | None = None) -> Receipt:
-        """Answer the run's open question as somebody; `ask` says which when several are open.
+    async def approve(
+        self,
+        run: Run[Any],
+        answer: Any = None,
+        *,
+        as_user: str,
+        option: str | None = None,
+        comment: str | None = None,
+        ask: Ask[Any] | str | None = None,
+    ) -> Receipt:
+        """Answer the run's open question as somebody: an address, or its part before the @ where one person has it.
 
-        The answer goes through the same gate as in the browser: Refused says why somebody may not.
+        `option` is the one that is chosen, where the question has options; `ask` says which question is meant when
+        several are open. The answer goes through the same gate as in the browser: Refused says why somebody may not.
         """
         await self.settle()
-        if ask is None:
-            asked = {approval.ask for approval in await run.approvals() if approval.state == "open"}
-            if len(asked) != 1:
-                found = ", ".join(sorted(asked)) or "none"
-                raise CannotCome(f"say with ask= which question is answered; open ones: {found}", run=run.id)
-            (ask,) = asked
-        receipt = await run.decide(ask, answer, by=as_user)
+        name = await self._asked(run, ask)
+        email = await self._address(as_user)
+        receipt = await run.decide(name, answer, by=email, option=option, comment=comment)
         await self.settle()
         return receipt
+
+    async def race(self, run: Run[Any], *answers: Answer, ask: Ask[Any] | str | None = None) -> Race:
+        """Several people answer at the same moment; whose answers were taken, and why the others' were not."""
+        await self.settle()
+        name = await self._asked(run, ask)
+        result = await race(run, name, [(await self._address(given.as_user), given) for given in answers])
+        await self.settle()
+        return result
+
+    async def _asked(self, run: Run[Any], ask: Ask[Any] | str | None) -> str:
+        if ask is not None:
+            return ask if isinstance(ask, str) else ask.name
+        asked = {approval.ask for approval in await run.approvals() if approval.state == "open"}
+        if len(asked) != 1:
+            found = ", ".join(sorted(asked)) or "none"
+            raise CannotCome(f"say with ask= which question is answered; open ones: {found}", run=run.id)
+        return asked.pop()
+
+    async def _address(self, name: str) -> str:
+        return await self.store.read(find_address, self.scope().tenant_id, name)
 
 
 async def _turns() -> None:

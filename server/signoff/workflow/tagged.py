@@ -229,6 +229,8 @@ def same(left: Any, right: Any) -> bool:
     """Whether `right` is `left` come back: equal, of the same types all the way down, NaN equal to NaN."""
     kind = type(left)
     if kind is not type(right):
+        if kind is int and isinstance(right, float | Decimal):
+            return bool(left == right)  # a default, which pydantic does not convert: `rate: float = 0`
         # pydantic gives fixed offsets its own tzinfo class, and a path its concrete class
         return isinstance(left, PurePath) and isinstance(right, PurePath) and left == right
     if left is right:
