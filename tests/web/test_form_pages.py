@@ -31,7 +31,8 @@ async def opened(client: httpx.AsyncClient, question: str) -> dict[str, list[str
     return {"csrf": [csrf_of(page)], "revision": ["1"]}
 
 
-async def test_every_kind_of_field_arrives_as_its_json_would(site: Site) -> None:
+async def test_every_kind_of_field_arrives_as_its_json_would(both_sites: Site) -> None:
+    site = both_sites
     run, question = await kinds_question(site)
     async with site.signed_in("ana@example.org") as client:
         answer = await client.post(f"/approvals/{question}", data={**await opened(client, question), **filled()})
@@ -60,7 +61,8 @@ async def test_a_row_is_added_and_removed_by_a_post_and_nothing_typed_is_lost(si
         assert "a secret is not kept in a page" in answer.text
 
 
-async def test_what_is_typed_is_a_draft_until_it_is_sent(site: Site) -> None:
+async def test_what_is_typed_is_a_draft_until_it_is_sent(both_sites: Site) -> None:
+    site = both_sites
     _, question = await kinds_question(site)
     sent = filled()
     async with site.signed_in("ana@example.org") as client:
@@ -77,8 +79,9 @@ async def test_what_is_typed_is_a_draft_until_it_is_sent(site: Site) -> None:
         answer = await client.post(f"/approvals/{question}", data={**base, **sent})
         assert answer.status_code == 303
         await client.post(key, data={**base, **sent})  # the page's last word comes late
-    person = site.engine.store
-    kept = await person.read(lambda tx: tx.conn.exec_driver_sql("SELECT count(*) FROM signoff_draft").scalar())
+    kept = await site.engine.store.read(
+        lambda tx: tx.conn.exec_driver_sql("SELECT count(*) FROM signoff_draft").scalar()
+    )
     assert kept == 0
 
 
@@ -134,7 +137,8 @@ async def test_what_was_typed_outlives_a_question_that_somebody_else_answered(si
         assert "what I typed" in answer.text
 
 
-async def test_a_run_is_started_from_its_page_and_only_once(site: Site) -> None:
+async def test_a_run_is_started_from_its_page_and_only_once(both_sites: Site) -> None:
+    site = both_sites
     path = "/workflows/web%2Fstart/start"
     async with site.signed_in("omar@example.org") as client:
         assert f'href="{path}"' in (await client.get("/workflows")).text

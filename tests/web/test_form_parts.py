@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, NaiveDatetime, SecretStr, TypeAdapter
 
+from signoff.approvals.json_schema import check_schema
 from signoff.web import forms
 from signoff.web.forms.moments import NotAMoment, join_moment
 from signoff.web.forms.spans import read_span, say_span
@@ -287,6 +288,12 @@ def test_an_error_of_the_gate_stands_beside_its_field(change: dict[str, Any], na
     form.blame(refused.value.fields)
     assert form.errors == []
     assert set(errors_of(form)) == {name}
+    # The same where the process has only the schema.
+    form.fill(sent)
+    if form.read(sent) is not forms.MISSING:
+        form.blame(check_schema(read, value_codec(Kinds).json_schema()))
+        assert form.errors == []
+        assert set(errors_of(form)) == {name}
 
 
 def _typed_anyway(key: str, value: Any) -> dict[str, list[str]]:

@@ -37,7 +37,8 @@ def _find(item: Field, loc: tuple[str, ...]) -> tuple[Field | None, tuple[str, .
     """The field that a place in the answer is nearest to, and what of the place is left; no field when the error is
     about a kind of a union that was not chosen."""
     if not loc:
-        return item, loc
+        chosen = item.chosen if item.kind == "union" else None
+        return chosen if chosen is not None and not chosen.children and chosen.make is None else item, loc
     match item.kind:
         case "group":
             child = next((child for child in item.children if child.key == loc[0]), None)
