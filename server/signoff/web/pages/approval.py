@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from signoff.web.pages import (
 )  # fmt: skip
 from signoff.web.pages.choices import Choice, choices_of, chosen, told
 from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
-from signoff.workflow.errors import Refused
+from signoff.workflow.errors import NotFound, Refused
 
 HISTORY = 30
 
@@ -170,7 +171,10 @@ async def _page(
     before = await backend.steps_before(scope, item.run, item.step_no, HISTORY) if item.step_no else []
     history = [step for step in before if step.retired_in is None and step.no < item.step_no]
     receipt = request.query_params.get("receipt")
-    former = await backend.approval(scope, receipt) if receipt else None
+    former = None
+    if receipt:
+        with contextlib.suppress(NotFound):  # an address that somebody typed
+            former = await backend.approval(scope, receipt)
     following = next_of(inbox.rows, item.id)
     seen = item.revision if problem is None or problem.revision is None else problem.revision
     return await _render(request, asked, inbox, item.id, {
