@@ -14,6 +14,8 @@ depends_on = None
 
 
 def upgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("ALTER TABLE signoff_run SET (fillfactor = 50)")
     op.create_table(
         "signoff_approval_note",
         sa.Column("id", BigId(), nullable=False),
@@ -110,6 +112,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("ALTER TABLE signoff_run RESET (fillfactor)")
     with op.batch_alter_table("signoff_round", schema=None) as batch_op:
         batch_op.drop_column("answers")
 
