@@ -66,6 +66,7 @@ class Provider:
         self._metadata: dict[str, Any] = {}
         self._metadata_at = float("-inf")
         self._keys: KeySet | None = None
+        self._keys_at = float("-inf")
         self._lock = asyncio.Lock()
 
     async def metadata(self) -> Mapping[str, Any]:
@@ -130,6 +131,9 @@ class Provider:
             raise Refused("signature", "The proof of who you are is not signed as it has to be") from error
         if not isinstance(checked["sub"], str) or not checked["sub"] or not nameable(checked["sub"]):
             raise Refused("sub", "The proof of who you are names nobody")
+        wanted = {"email"} | ({self.config.group_claim} if self.config.roles or self.config.groups else set())
+        if wanted <= decoded.claims.keys():
+            return dict(decoded.claims)
         return {**await self._userinfo(token["access_token"], checked["sub"]), **decoded.claims}
 
     def arrival(self, claims: Mapping[str, Any]) -> Arrival:
@@ -163,7 +167,8 @@ class Provider:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
     async def _decode(self, id_token: str) -> jwt.Token:
-        known = self._keys
+        # a key that the provider takes back is believed for an hour at most
+        known = self._keys if time.monotonic() - self._keys_at < KEEP else None
         try:
             return jwt.decode(id_token, known or await self._fetch_keys(), algorithms=ALGORITHMS)
         except InvalidKeyIdError:
@@ -180,7 +185,7 @@ class Provider:
             for key in (keys if isinstance(keys, list) else [])
             if isinstance(key, dict) and key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
         ]
-        self._keys = KeySet.import_key_set({"keys": usable})
+        self._keys, self._keys_at = KeySet.import_key_set({"keys": usable}), time.monotonic()
         return self._keys
 
     async def _userinfo(self, access_token: str, subject: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import Any, cast
 
+import structlog
 from litestar import Response, get, post
 from litestar.params import FromPath
 
@@ -17,6 +18,8 @@ from signoff.web.addresses import local
 from signoff.web.oidc import Flow, Provider, Providers
 from signoff.web.pages import AnyRequest, backend_of, caller_of, outer_url, redirect, render, whence
 from signoff.workflow.errors import NotFound, Refused
+
+log = structlog.get_logger(__name__)
 
 MINUTES = 10  # between leaving and coming back
 
@@ -142,6 +145,8 @@ class _Blocked(limits.TooManyAttempts):
 
 async def _refused(request: AnyRequest, provider: Provider, refusal: Refused, who: str | None = None) -> Response[Any]:
     address = whence(request)["address"]
+    cause = str(refusal.__cause__ or "")[:300]
+    log.warning("a sign-in was refused", provider=provider.config.id, reason=refusal.reason, cause=cause)
     if not isinstance(refusal, _Blocked) or refusal.first:  # those after it would only fill the log
         tenant = await _tenant(request, provider)
         await backend_of(request).store.write(
