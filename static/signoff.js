@@ -42,9 +42,14 @@
     stale.clear();
   });
 
+  // A page that is being left by a form must not be loaded again over it: signing out ends the stream as well.
+  let leaving = false;
+  document.addEventListener("submit", (event) => { leaving ||= !event.defaultPrevented; });
+  addEventListener("pageshow", () => { leaving = false; });
+
   function hear({ data }) {
     if (data.state) showState(data.state);
-    if (data.gone) location.reload();
+    if (data.gone && !leaving) location.reload();
     if (data.refresh) liveParts().forEach(refresh);
     if (data.topics) for (const part of liveParts()) if (part.dataset.live in data.topics) refresh(part);
   }
