@@ -181,3 +181,16 @@ def test_a_limit_that_is_none(folder: Path, given: str, said: str) -> None:
     result = run("serve", "good", "--set", given, cwd=folder)
     assert result.returncode == 2
     assert said in one_message(result.stderr)
+
+
+def test_identity_providers_that_cannot_be_read(folder: Path) -> None:
+    (folder / "bad.toml").write_text(
+        '[[provider]]\nid = "a"\nissuer = "http://id.example.org"\nclient_secret = "hush"\n'
+    )
+    for given, said in (("none.toml", "none.toml: No such file"), ("bad.toml", "provider.0.name: Field required")):
+        result = run("serve", "good.py", "--oidc", given, "--port", "0", cwd=folder)
+        assert result.returncode == 2
+        message = one_message(result.stderr)
+        assert said in message
+        assert "hush" not in result.stderr
+    assert not list(folder.glob("*.db"))
