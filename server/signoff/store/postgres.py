@@ -25,7 +25,7 @@ from signoff.store.hub import Hub
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
 from signoff.store.urls import shown
-from signoff.store.writer import Committer, Link, Writer
+from signoff.store.writer import PATIENCE, Committer, Link, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ PAYLOAD_BYTES = 7900  # PostgreSQL takes less than 8,000
 LAZY = 0.05  # seconds until other processes hear of mere progress; every process hears its own NOTIFY, which costs
 THREADS = 8
 TRIES = 12  # of a use-case that conflicts
-PATIENCE = 10.0  # seconds that a use-case waits for a database that is away
 
 # A server that vanished without a word is noticed within about 20 s. UTC, so that times need no conversion.
 CONNECT_ARGS: dict[str, Any] = {

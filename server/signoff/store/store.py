@@ -40,7 +40,7 @@ from signoff.store.sqlite import SqliteBackend
 from signoff.store.tables import Base
 from signoff.store.tx import Notice, Tx
 from signoff.store.urls import parse_url
-from signoff.store.writer import MAX_BATCH, Committer
+from signoff.store.writer import MAX_BATCH, PATIENCE, Committer
 
 __all__ = ["AuthorSession", "Committer", "Notice", "Person", "Scope", "Store", "Tx"]
 
@@ -140,7 +140,12 @@ class Store:
         self._check()
         self._check_turn()
         future: asyncio.Future[R] = self._hub.loop.create_future()
-        committer.submit(item, partial(_settle, future))
+        done = partial(_settle, future)
+        committer.submit(item, done)
+        if self.dialect.name == "postgresql":  # a SQLite file does not go away
+            await asyncio.wait((future,), timeout=PATIENCE)
+            if not future.done() and committer.withdraw(done):
+                raise DatabaseUnavailable(f"{self.backend.shown} does not answer; nothing was written")
         return await future
 
     def _check_turn(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MAX_BATCH = 256
+PATIENCE = 10.0  # seconds that somebody who asks is let wait for a database that is away
 _PAUSE = (0.05, 2.0)  # seconds between tries to reach the database, growing
 
 
@@ -165,6 +167,17 @@ class Committer(Generic[T, R]):
         if not self._queued:
             self._queued = True
             self._writer.put(self)
+
+    def withdraw(self, done: Callable[[R | BaseException], None]) -> bool:
+        """Take an item back by its callback. False: it is being written."""
+        for pending in tuple(self._pending):
+            if pending[1] is done:
+                try:
+                    self._pending.remove(pending)
+                except (ValueError, IndexError):  # taken, or others came and went in this very moment
+                    return False
+                return True
+        return False
 
     def take(self) -> ItemsJob[T, R] | None:
         """On the writer's thread: what is pending. A submit that comes between the lines only queues once more."""
@@ -330,6 +343,7 @@ class Writer:
     def _transact(self, link: Link, jobs: list[Job], done: list[Job], notices: list[Notice]) -> None:
         """Run jobs in one transaction; if that fails as a whole, in smaller ones, down to single jobs."""
         pause = _PAUSE[0]
+        began = time.monotonic()
         while True:
             finished: list[Job] = []
             said: list[Notice] = []
@@ -355,6 +369,14 @@ class Writer:
                             self._transact(link, again, done, notices)
                         return
                     if not self._closing.is_set():
+                        if time.monotonic() - began > PATIENCE:  # whoever asked once is told; what is on record waits
+                            for job in jobs:
+                                if not job.repeatable:
+                                    job.fail(failure)
+                                    self._hub.post(job.deliver)
+                            jobs = [job for job in jobs if job.repeatable]
+                            if not jobs:
+                                return
                         logger.warning("group commit waits: %s", failure)
                         self._closing.wait(pause)
                         pause = min(pause * 2, _PAUSE[1])
