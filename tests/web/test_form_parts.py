@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
@@ -353,3 +354,40 @@ def test_forms_on_one_page_have_names_and_ids_of_their_own() -> None:
     assert not {item.id for item in one.all()} & {item.id for item in two.all()}
     one.restore({"o1.name": ["x"]})
     assert one.fields[0].text == "a", "a draft of another form changes nothing"
+
+
+# -- what is shown
+
+
+class Said(BaseModel):
+    go: bool = Field(json_schema_extra={"labels": {"true": "Launch it", "false": "Hold"}})
+    weight: float = Field(gt=0, json_schema_extra={"unit": "kg"})
+    story: str = Field(default="", json_schema_extra={"long": True})
+    at: NaiveDatetime | None = Field(default=None, json_schema_extra={"step": 1})
+    code: str = Field(default="A1", pattern="^[A-Z][0-9]$", description="On the lid.", examples=["B2"])
+
+
+def test_the_authors_words_units_bounds_and_examples_are_shown() -> None:
+    form = form_of(Said)
+    assert form.decision is not None
+    assert [choice.label for choice in form.decision.choices] == ["Launch it", "Hold"]
+    html = render(form)
+    for text in ("More than 0.", ">kg<", "On the lid. For example: B2", "Without a time zone."):
+        assert text in html
+    assert re.search(r'<textarea id="field-story"', html)
+    assert re.search(r'type="datetime-local"[^>]* step="any"', html)
+
+
+def test_what_has_to_be_filled_in_is_said_in_words_and_to_screen_readers() -> None:
+    form = form_of(Said)
+    form.read({"f.go": ["true"], "f.weight": ["heavy"]})
+    html = render(form)
+    weight = re.search(r'<input class="number" id="field-weight"[^>]*>', html)
+    assert weight is not None
+    described = 'aria-describedby="field-weight-hint field-weight-unit field-weight-error"'
+    for attribute in ('aria-required="true"', 'aria-invalid="true"', described, 'value="heavy"'):
+        assert attribute in weight[0]
+    assert html.count('class="must">required') == 2
+    assert '<a href="#field-weight">Weight</a>: Enter a number.' in html
+    assert 'id="error-summary" role="alert" tabindex="-1" data-autofocus' in html
+    sent_by_browser(form)  # every reference leads somewhere
