@@ -101,8 +101,23 @@
       else button.removeAttribute("aria-disabled");
       if (said.length) button.setAttribute("aria-describedby", said.join(" ")); else button.removeAttribute("aria-describedby");
     }
+    glow();
     markOpenStep();
     tick();
+  }
+
+  /* A value that changed in place glows once. */
+  const known = new Map();
+  function glow() {
+    for (const item of $$("[data-glow]")) {
+      const { glow: name } = item.dataset, text = item.textContent;
+      if (known.has(name) && known.get(name) !== text) {
+        item.classList.remove("glow");
+        void item.offsetWidth; // begins anew
+        item.classList.add("glow");
+      }
+      known.set(name, text);
+    }
   }
 
   /* Times ---------------------------------------------------------------------------------------------------------- */
