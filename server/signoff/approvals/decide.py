@@ -177,10 +177,14 @@ def decide_embedded(
             raise Refused("not_member", f"{email} is not an active user here", run=run, ask=ask, approval=row.public_id)
         person = Person(email, email, "approver")
     inner = Scope(scope.tenant_id, person)
-    return decide(
-        tx, inner, row.public_id, answer, revision=None, via="embedded", option=option, comment=comment,
-        registry=registry,
-    )  # fmt: skip
+    try:
+        return decide(
+            tx, inner, row.public_id, answer, revision=None, via="embedded", option=option, comment=comment,
+            registry=registry,
+        )  # fmt: skip
+    except Refused as refusal:
+        refusal.context.setdefault("approval", row.public_id)
+        raise
 
 
 async def decide_through(
@@ -223,8 +227,17 @@ async def decide_embedded_through(
         )
     except (Refused, NotFound) as refusal:
         target = refusal.context.get("approval") or f"{run} {ask}"
-        await store.write(record_refusal, scope, target, refusal, "embedded", by)
+        await store.write(_record_embedded_refusal, scope, target, refusal, by)
         raise
+
+
+def _record_embedded_refusal(tx: Tx, scope: Scope, target: str, refusal: Refused | NotFound, by: str) -> None:
+    """In the name of the member who was to answer, like that of any other door; else with the name that was given."""
+    person = find_person(tx, scope.tenant_id, email=clean_email(by))
+    if person is None:
+        record_refusal(tx, scope, target, refusal, "embedded", by)
+    else:
+        record_refusal(tx, Scope(scope.tenant_id, person), target, refusal, "embedded")
 
 
 async def _until_asked(store: Store, scope: Scope, run: str, ask: str, wait: float) -> None:

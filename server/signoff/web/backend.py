@@ -14,7 +14,7 @@ from signoff.approvals import decide as gate
 from signoff.approvals import inbox as boxes
 from signoff.approvals import views as approvals
 from signoff.approvals.abilities import Doing
-from signoff.approvals.doors import through
+from signoff.approvals.doors import record_refusal, through
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
@@ -276,6 +276,10 @@ class Backend:
             comment=comment,
             registry=self.registry,
         )
+
+    async def refuse(self, scope: Scope, approval: str, refusal: Refused, *, via: str) -> None:
+        """On record: an answer that is none, which is refused before it comes to the gate."""
+        await self.store.write(record_refusal, scope, approval, refusal, via)
 
     async def draft(self, scope: Scope, key: str) -> drafts.DraftView | None:
         return await self.store.read(drafts.get_draft, scope, key)

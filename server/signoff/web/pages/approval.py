@@ -89,7 +89,11 @@ async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Respon
 async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     backend, scope, name, asked = backend_of(request), scope_of(request), name_of(approval), Asked.of(request)
     sent = await read_form(request)
-    item = await backend.approval(scope, name)
+    try:
+        item = await backend.approval(scope, name)
+    except NotFound:
+        await backend.decide(scope, name, None, revision=0, via="page")  # refuses too, and has it on record
+        raise
     choices = choices_of(item)
     choice = chosen(choices, _last(sent, "option"))
     if choice is not None and choice.edit(sent):
@@ -99,6 +103,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     revision = int(_last(sent, "revision")) if _last(sent, "revision").isdecimal() else 0
     asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))
     if item.why_not is None and (choice is None or answer is forms.MISSING):
+        await backend.refuse(scope, name, Refused("form"), via="page")
         await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=Problem(422))
     following = next_of((await read_list(request, asked)).rows, name) if asked.next else None
