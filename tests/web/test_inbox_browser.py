@@ -191,6 +191,10 @@ async def test_the_bar_of_buttons_never_covers_what_is_typed_in_on_a_phone(site:
                 [box["x"] + 10, box["y"] + min(box["height"], 40) - 6],
             )
             assert not covered, f"field {number} is under {covered}"
+        last, then = fields.last, page.get_by_label("Then open the next one")
+        assert await last.evaluate("(it) => it.getBoundingClientRect().bottom") <= await then.evaluate(
+            "(it) => it.getBoundingClientRect().top"
+        ), "what comes after the answer stands after its fields"
 
 
 async def test_on_a_phone_the_list_and_the_question_come_one_after_the_other(site: Site, new_page: Pages) -> None:

@@ -292,6 +292,7 @@ async def test_the_list_filters_by_its_address_and_leads_to_older_ones(site: Sit
         assert (await client.get("/runs?label=n%3D7")).text.count('<tr id="run-') == 1
         assert (await client.get("/runs?workflow=web/order")).text.count('<tr id="run-') == 1
         assert (await client.get("/runs?q=form-1")).text.count('<tr id="run-') == 11
+        assert (await client.get("/runs?q=42")).text.count('<tr id="run-') == 1, "by what its label shows"
         nothing = (await client.get("/runs?status=failed")).text
         assert "No run matches" in nothing
 

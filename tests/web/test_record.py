@@ -30,6 +30,7 @@ async def test_the_ledger_is_shown_with_its_seals_and_taken_along(site: Site) ->
         page = (await ada.get("/record")).text
         assert "As it was written" in page
         assert "2 rows are sealed" in page
+        assert "by a program" in page
         assert page.index("Ship order o-2?") < page.index("Ship order o-1?")
         lines = await ada.get("/record/ledger.jsonl")
         assert lines.headers["content-disposition"] == 'attachment; filename="signoff-ledger.jsonl"'

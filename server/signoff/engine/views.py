@@ -197,7 +197,7 @@ class CompletionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """What a list shows; all given conditions hold. `text` begins a run's id or stands in its workflow's name."""
+    """What a list shows; all given conditions hold. `text` begins a run's id, or stands in its workflow's name or a label."""
 
     status: Sequence[Status] = ()
     workflow: str | None = None
@@ -395,7 +395,8 @@ def _conditions(scope: Scope, wanted: RunFilter) -> Iterable[sa.ColumnElement[bo
     if wanted.text:
         names = sa.select(D.c.id).where(D.c.name.icontains(wanted.text, autoescape=True))
         begins = R.c.public_id.startswith(wanted.text, autoescape=True)
-        yield sa.or_(begins, R.c.definition_id.in_(names))
+        labelled = sa.exists().where(LABEL.c.run_id == R.c.id, LABEL.c.value.icontains(wanted.text, autoescape=True))
+        yield sa.or_(begins, R.c.definition_id.in_(names), labelled)
 
 
 def _completion(tx: Tx, row: Row) -> CompletionView | None:

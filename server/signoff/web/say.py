@@ -150,6 +150,17 @@ def person(actor: str | None) -> str:
     return actor
 
 
+_DOORS = {
+    "page": "on the page", "api": "through the API", "cli": "on the command line", "link": "by a link",
+    "embedded": "by a program",
+}  # fmt: skip
+
+
+def door(via: str) -> str:
+    """The way that something came in, in words."""
+    return _DOORS.get(via, f"by {words(via).lower()}")
+
+
 _BROWSERS = (
     ("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("FxiOS", "Firefox"), ("CriOS", "Chrome"),
     ("Chrome", "Chrome"), ("Safari", "Safari"), ("curl", "curl"), ("python-httpx", "a Python program"),

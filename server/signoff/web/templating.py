@@ -73,6 +73,7 @@ def environment() -> Environment:
         differences=differences,
         doing=doing,
         effect=effect,
+        door=say.door,
         duration=say.duration,
         exact=say.exact,
         has_nested=_has_nested,
