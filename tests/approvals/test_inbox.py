@@ -54,7 +54,18 @@ async def test_overdue_stands_before_due_soon_before_the_oldest_and_pages_turn(h
             break
     assert seen == order
     assert (await here.store.read(inbox, ana, "mine", Filters(), "", None, 7)).after is None
-    for wrong in ("x", "1-x", "1", "1-1-" + "9" * 40 + "-1"):
+    huge = "9" * 40
+    wrongs = (
+        "x",
+        "1-x",
+        "1",
+        f"1-1-{huge}-1",
+        f"1-{huge}-1-1",
+        f"1-1-1-{huge}",
+        f"{huge}-1-1-1",
+        "253402300799000000-1-1-1",
+    )
+    for wrong in wrongs:
         with pytest.raises(InvalidInput):
             await here.store.read(inbox, ana, "mine", Filters(), "", wrong)
 

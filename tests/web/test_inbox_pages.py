@@ -323,6 +323,19 @@ async def test_no_page_tells_the_token_by_its_size(site: Site) -> None:
             assert answer.status_code == 303
 
 
+async def test_numbers_that_no_column_holds_break_no_page(both_sites: Site) -> None:
+    approval = await asks(both_sites, "How many?")
+    page = f"/approvals/{approval}"
+    async with both_sites.signed_in("ana@example.org") as client:
+        for number in ("9" * 30, "9" * 5000, "3000000000"):
+            assert (await client.get(f"{page}/state", params={"revision": number})).status_code == 200
+            rows = await client.get("/approvals/rows", params={"seen": approval, "newest": number})
+            assert rows.status_code == 200
+            assert (await post(client, f"/drafts/approval:{approval}", revision=number, comment="x")).status_code == 204
+            assert (await post(client, page, revision=number)).status_code == 422
+            assert (await client.get("/approvals", params={"after": f"1-1-1-{number}{'9' * 20}"})).status_code == 422
+
+
 async def test_keys_are_explained_on_a_page_of_their_own(site: Site) -> None:
     async with site.signed_in("ana@example.org") as client:
         page = (await client.get("/keyboard")).text

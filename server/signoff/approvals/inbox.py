@@ -252,6 +252,9 @@ def _order(tab: Tab, filters: Filters, at: datetime) -> tuple[sa.ColumnElement[i
 def _cursor(after: str) -> tuple[datetime, tuple[int, datetime, int]]:
     try:
         at, rank, moment, last = (int(part) for part in after.split("-"))
+        if not 0 <= rank <= 3 or not 0 <= last < 2**63:
+            raise ValueError("no place in a list")
+        from_micros(at) + SOON  # the order looks as far ahead
         return from_micros(at), (rank, from_micros(moment), last)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(f"{after!r} leads to no page") from error

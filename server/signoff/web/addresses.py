@@ -26,6 +26,11 @@ def name_of(value: str | PurePath) -> str:
     return str(value).removeprefix("/").replace(SLASH, "/")
 
 
+def number_of(text: str, digits: int = 9) -> int | None:
+    """A number in an address or a form; None for what is none, and for one that is too long for any column."""
+    return int(text) if text.isdecimal() and len(text) <= digits else None
+
+
 def local(target: str | None, fallback: str = "/") -> str:
     """Where to go next, if it lies on this site: a path, and no other host in disguise."""
     if not target or not target.startswith("/") or target.startswith(("//", "/\\")):

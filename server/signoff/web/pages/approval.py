@@ -16,7 +16,7 @@ from signoff.approvals.drafts import DraftView, approval_key
 from signoff.approvals.inbox import InboxRow
 from signoff.approvals.views import ApprovalView, DecisionView
 from signoff.web import forms, say
-from signoff.web.addresses import name_of
+from signoff.web.addresses import name_of, number_of
 from signoff.web.backend import Inbox
 from signoff.web.pages import (
     AnyRequest,
@@ -77,8 +77,8 @@ async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Respon
     """What became of the question while the page was open; what was typed there stays."""
     asked = Asked.of(request)
     item = await backend_of(request).approval(scope_of(request), name_of(approval))
-    seen = request.query_params.get("revision", "")
-    revision = int(seen) if seen.isdecimal() else item.revision
+    seen = number_of(request.query_params.get("revision", ""))
+    revision = item.revision if seen is None else seen
     following = None
     if item.state != "open" or (item.why_not is not None and item.why_not.reason == "voted"):
         following = next_of((await read_list(request, asked)).rows, item.id)
@@ -100,7 +100,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
         await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices)
     answer = choice.read(sent) if choice is not None else forms.MISSING
-    revision = int(_last(sent, "revision")) if _last(sent, "revision").isdecimal() else 0
+    revision = number_of(_last(sent, "revision")) or 0
     asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))
     if item.why_not is None and (choice is None or answer is forms.MISSING):
         await backend.refuse(scope, name, Refused("form"), via="page")
@@ -137,8 +137,7 @@ async def keep(request: AnyRequest, item: ApprovalView, sent: Mapping[str, Seque
     typed = {name: list(sent[name]) for name in forms.BESIDE if sent.get(name)}
     for choice in choices_of(item):
         typed |= choice.form.keeps(sent)
-    revision = _last(sent, "revision")
-    await backend.save_draft(scope, key, typed, int(revision) if revision.isdecimal() else None)
+    await backend.save_draft(scope, key, typed, number_of(_last(sent, "revision")))
 
 
 async def read_form(request: AnyRequest) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from signoff.approvals.inbox import TABS, Claim, Due, Filters, InboxRow, Tab, tabs_of
 from signoff.web import say
-from signoff.web.addresses import segment
+from signoff.web.addresses import number_of, segment
 from signoff.web.backend import Inbox
 from signoff.web.pages import (
     AnyRequest,
@@ -185,10 +185,10 @@ async def inbox_rows(request: AnyRequest) -> Response[Any]:
     """The list again. Of rows that are `seen` none moves: what is new waits behind a bar."""
     asked, query = Asked.of(request), request.query_params
     seen = [name for name in query.get("seen", "").split(".") if name][:MAX_SEEN]
-    newest = query.get("newest", "")
+    newest = number_of(query.get("newest", ""), digits=18) or 0
     if seen:
         inbox = await backend_of(request).watch_inbox(
-            scope_of(request), asked.tab, asked.filters, asked.q, seen, int(newest) if newest.isdecimal() else 0
+            scope_of(request), asked.tab, asked.filters, asked.q, seen, newest
         )
     else:
         inbox = await read_list(request, asked)
