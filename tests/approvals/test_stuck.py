@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from signoff.approvals import changes, claims, thread
 from signoff.approvals.decide import decide_through
+from signoff.approvals.eligibility import Question
 from signoff.approvals.questions import A
 from signoff.people.groups import add_to_group, remove_from_group
 from signoff.people.users import set_active, set_role
@@ -114,3 +115,24 @@ async def test_a_vote_that_leaves_too_few(here: World) -> None:
     assert await stuck(here, asked) == "nobody"
     await here.add("lea@example.org", "approver", "legal")
     assert await stuck(here, asked) is None
+
+
+async def test_many_questions_of_many_people_are_judged_together(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        await here.add(f"m{number}@example.org", "approver", "finance")
+    asked = [await here.ask(to=FINANCE, not_requester=True, rule=rule) for rule in [None] * 20 + [TWO] * 10]
+    for number, one in enumerate(asked):
+        change = sa.update(A).where(A.c.public_id == one.approval).values(requester=f"m{number}@example.org")
+        await here.store.write(lambda tx, change=change: tx.conn.execute(change))
+    looks = 0
+    may = Question.may
+
+    def counted(question: Question, *args: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return may(question, *args)
+
+    monkeypatch.setattr(Question, "may", counted)
+    await here.store.write(remove_from_group, here.embedded, "finance", "m29@example.org")
+    assert [await stuck(here, one) for one in asked] == [None] * 30
+    assert looks < 30 * 6  # not each person for each question

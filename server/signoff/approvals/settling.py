@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from signoff.approvals import claims, stuck
 from signoff.approvals.questions import A
-from signoff.approvals.standing import D, stands
-from signoff.approvals.stuck import CAUSES, verdict
+from signoff.approvals.standing import D
+from signoff.approvals.stuck import CAUSES, Judge
 from signoff.engine.outcomes import Row
 from signoff.people.users import people
 from signoff.store.tx import Tx
@@ -27,7 +27,7 @@ def settle(tx: Tx, row: Row) -> None:
 
 def settle_all(tx: Tx, tenant_id: int) -> None:
     """Of all open questions of a tenant, after its people changed; claims of those who lost their right end."""
-    members = people(tx, tenant_id)
+    judge = Judge(people(tx, tenant_id))
     is_open = sa.and_(A.c.tenant_id == tenant_id, A.c.state == "open")
     columns = [A.c[name] for name in CAUSES]
     query = sa.select(A.c.id, A.c.stuck, A.c.claimed_by, *columns).where(is_open).order_by(A.c.id)
@@ -44,11 +44,11 @@ def settle_all(tx: Tx, tenant_id: int) -> None:
         # many questions have few causes, but everyone's own requests, which matter only under four eyes
         key = tuple(getattr(row, name) for name in CAUSES if name != "requester" or row.not_requester)
         if row.id in voted:
-            found = verdict(stands(row, voted[row.id]), members)
+            found = judge.verdict(row, voted[row.id])
         elif key in known:
             found = known[key]
         else:
-            found = known[key] = verdict(stands(row, ()), members)
+            found = known[key] = judge.verdict(row, ())
         if found != row.stuck:
             changed.setdefault(found, []).append(row.id)
         if row.claimed_by is not None:

@@ -49,18 +49,49 @@ def refresh(tx: Tx, row: Row) -> None:
         tx.notify("approvals", row.tenant_id)
 
 
+class Judge:
+    """Says of many questions whether these people can answer them. Whom a question could mean is found out once for
+    all that are put alike, whoever asked for them.
+    """
+
+    def __init__(self, members: Iterable[Person]) -> None:
+        self._members = {person.email: person for person in members}
+        self._able: dict[tuple[Any, ...], list[Person]] = {}
+
+    def verdict(self, row: Any, decisions: Sequence[Any]) -> str | None:
+        """Of a row with the columns `CAUSES`, and its decisions that count."""
+        way = tuple(getattr(row, name) for name in CAUSES if name not in ("not_requester", "requester"))
+        standing = stands(row, decisions)
+        if way not in self._able:
+            question = Question.of(row)
+            question.not_requester = False
+            self._able[way] = [one for one in self._members.values() if question.may(one, self._members.get)]
+        return _verdict(standing, self._members, self._able[way])
+
+
 def verdict(standing: Standing, members: Sequence[Person]) -> str | None:
     """Why a question cannot be answered by these people, None when it can. Pure."""
-    question = standing.question
-    by_email: Mapping[str, Person] = {person.email: person for person in members}
-    able = [person for person in members if question.may(person, by_email.get)]
-    if not any(standing.seat(person, by_email.get) for person in able):
-        return "only_requester" if _requester_could(question, by_email) else "nobody"
+    return _verdict(standing, {person.email: person for person in members}, members)
+
+
+def _verdict(standing: Standing, members: Mapping[str, Person], perhaps: Iterable[Person]) -> str | None:
+    """`perhaps`: nobody else may decide. They are asked only until there are enough."""
+    question, seated = standing.question, False
     votes = [vote_of(row) for row in standing.decisions]
-    for person in able:
-        free = [one for one in question.authorities(person, by_email.get) if one.owner not in standing.used]
+    enough = standing.progress.need
+    for person in perhaps:
+        if not question.may(person, members.get):
+            continue
+        seated = seated or standing.seat(person, members.get) is not None
+        free = [one for one in question.authorities(person, members.get) if one.owner not in standing.used]
         if person.email not in standing.voted and free:
             votes.append(Vote(free[0].parts))
+        if seated and len(votes) >= enough:
+            if progress(question.rule, votes).done:
+                return None
+            enough = 2 * len(votes)  # they may all be of one part: not counted anew for each
+    if not seated:
+        return "only_requester" if _requester_could(question, members) else "nobody"
     return None if progress(question.rule, votes).done else "too_few"
 
 
