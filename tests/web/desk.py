@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -23,9 +23,16 @@ class Archive(BaseModel):
     kind: Literal["archive"] = "archive"
 
 
+class Visit(BaseModel):
+    approved: bool
+    day: date
+    note: str = ""
+
+
 review = ask("desk/review", Publish | Changes | Archive)
 pay = ask("desk/pay", bool)
 plain = ask("desk/plain", bool)
+visit = ask("desk/visit", Visit)
 
 
 @workflow("desk/publish")
@@ -75,4 +82,9 @@ async def question(step: Step, title: str, team: str = "finance", due: float | N
     return answer
 
 
-WORKFLOWS = [publish, expense, question]
+@workflow("desk/visit")
+async def visits(step: Step) -> Visit:
+    return await step.ask(visit, title="When?", to=group("finance"))
+
+
+WORKFLOWS = [publish, expense, question, visits]
