@@ -197,7 +197,7 @@ class CompletionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """What a list shows; all given conditions hold. `text` begins a run's id, or stands in its workflow's name or a label."""
+    """What a list shows; all given conditions hold. `text` begins a run's id, or stands in a name or label."""
 
     status: Sequence[Status] = ()
     workflow: str | None = None

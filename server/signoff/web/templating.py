@@ -28,6 +28,7 @@ from signoff.web.wording import (
     timed_out,
     told,
     tone,
+    verdict,
 )
 
 EVENT_WORDS = {"created": "not sent yet", "buffered": "waiting", "consumed": "taken", "set_aside": "did not fit"}
@@ -97,6 +98,7 @@ def environment() -> Environment:
         timed_out=timed_out,
         told=told,
         tone=tone,
+        verdict=verdict,
         words=say.words,
     )
     env.tests["is_number"] = say.is_number

@@ -325,6 +325,15 @@ def differences(item: Any) -> list[tuple[str, str | None, str | None]]:
     return lines
 
 
+def verdict(content: Mapping[str, Any]) -> str:
+    """What a row of the record decided, in a word or two: its option, or yes or no; empty where that says nothing."""
+    if content.get("option"):
+        return say.words(content["option"])
+    answer = content.get("answer")
+    told = answer.get("approved") if isinstance(answer, dict) else answer
+    return {True: "Yes", False: "No"}.get(told, "") if isinstance(told, bool) else ""
+
+
 def effect(item: Any) -> str:
     """What the answer did, on its receipt."""
     return f"The run went on from step {item.step_no}."

@@ -28,7 +28,7 @@ from signoff.web.pages import (
 TAB_WORDS = {
     "mine": "For me",
     "groups": "My groups",
-    "requested": "Requested by me",
+    "requested": "Requested",
     "decided": "Decided",
     "all": "All",
     "stuck": "Stuck",
