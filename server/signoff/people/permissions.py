@@ -82,4 +82,5 @@ def require(scope: Scope, action: Action) -> None:
     if may(scope, action):
         return
     least, held = LEAST_ROLE[action], scope.person.role if scope.person else None
-    raise Refused("role", f"This needs the role {least} or above, and yours is {held}", action=action, needs=least)
+    needed = least if least == ROLES[-1] else f"{least} or above"
+    raise Refused("role", f"This needs the role {needed}, and yours is {held}", action=action, needs=least)
