@@ -163,3 +163,16 @@ def test_the_record_is_listed_verified_and_exported(run: Runner) -> None:
 
 def write_ledger_row(tx: Tx) -> int:
     return append(tx, tenant_id=tenant_id(tx), kind="decision", run="r", approval="a", content={"answer": 1})
+
+
+def test_a_tenant_is_a_world_of_its_own(run: Runner) -> None:
+    run.ok("users", "add", "ana@example.org")
+    assert "--tenant wholesale" in run.ok("tenants", "add", "wholesale")
+    run.ok("users", "add", "bob@example.org", "--role", "admin", "--tenant", "wholesale")
+    assert run.ok("tenants", "list") == "default  1 person\nwholesale  1 person\n"
+    assert "ana@example.org" not in run.ok("users", "list", "--tenant", "wholesale")
+    again = run("tenants", "add", "wholesale")
+    assert again.exit_code == 1
+    assert "There is a tenant 'wholesale' already" in again.output
+    assert run("tenants", "add", "").exit_code == 1
+    assert run("users", "list", "--tenant", "retail").exit_code == 1

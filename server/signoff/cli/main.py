@@ -19,6 +19,7 @@ _COMMANDS = {
     "run": "signoff.cli.runs:run",
     "events": "signoff.cli.runs:events",
     "approvals": "signoff.cli.approvals:approvals",
+    "tenants": "signoff.cli.tenants:tenants",
     "users": "signoff.cli.users:users",
     "groups": "signoff.cli.users:groups",
     "tokens": "signoff.cli.tokens:tokens",
