@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from signoff.approvals import kept, ledger
 from signoff.approvals.eligibility import Question, freeze
+from signoff.approvals.json_schema import has_secrets
 from signoff.approvals.stuck import at_creation
 from signoff.people.canonical import canonical, content_hash, storable
 from signoff.people.users import people
@@ -124,6 +125,7 @@ def _times(question: dict[str, Any], timeout: float | None, at: datetime) -> dic
     def after(seconds: float | None) -> datetime | None:
         return None if seconds is None else at + timedelta(seconds=seconds)
 
+    secret = question.get("sensitive") or has_secrets(question.get("schema") or {})
     reminders, default = question.get("remind") or [], question.get("default")
     escalate_at = after(question.get("escalate_after"))
     next_at = min((moment for moment in (after(next(iter(reminders), None)), escalate_at) if moment), default=None)
@@ -136,6 +138,6 @@ def _times(question: dict[str, Any], timeout: float | None, at: datetime) -> dic
         "next_at": next_at,
         "extend": question.get("extend"),
         "on_timeout": None if timeout is None else "default" if default is not None else question.get("on_timeout"),
-        # For people to see; the handler has its own. Nobody sees that of a sensitive question.
-        "fallback": None if question.get("sensitive") else default,
+        # For people to see; the handler has its own. Nobody sees that of a sensitive question, nor one with secrets.
+        "fallback": None if secret else default,
     }

@@ -335,13 +335,14 @@ class Step:
         if combine is not None and not callable(combine):
             raise InvalidInput(f"combine= takes a function of the list of decisions, not {combine!r}")
         seconds = _timeout(timeout)
-        secret = ask.codec.has_secret or (ask.sensitive if sensitive is None else sensitive)
+        # A type with secrets in it hides these alone from the record; what is sensitive hides the whole answer.
+        hidden = ask.sensitive if sensitive is None else sensitive
         question = asking.shown(ask, title, body, facts)
         question |= asking.who(to, exclude, not_requester, members, rule, options, claim, ask.codec)
         question |= asking.when(
             due, remind, escalate_to, escalate_after, seconds, on_timeout, default is not MISSING, extend
         )
-        question |= {"schema": ask.codec.json_schema(), "sensitive": secret}
+        question |= {"schema": ask.codec.json_schema(), "sensitive": hidden}
         if combine is not None and not several(rule):
             # A list of one, so that it is called with a list whatever the rule
             rule = all_of(any_of() if rule is None else rule)
@@ -349,7 +350,7 @@ class Step:
         text = None if default is MISSING else ask.codec.encode(default)
         if text is not None:
             question["default"] = text
-        step_options = StepOptions(sensitive=True) if secret else None
+        step_options = StepOptions(sensitive=True) if hidden or ask.codec.has_secret else None
         detail = AskDetail(ask.name, question, seconds)
         step_name = ask.name if name is None else check_name(name, "step")
         decisions = asking.DecisionsDecoder(ask.codec) if several(rule) else None
