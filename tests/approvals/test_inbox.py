@@ -197,3 +197,13 @@ async def test_a_list_that_is_looked_at_keeps_its_rows_and_counts_what_is_new(he
     assert (await here.store.read(watch, ana, "mine", Filters(), "", seen, page.newest))[1] == 0
     await here.ask()
     assert (await here.store.read(watch, ana, "mine", Filters(), "", seen, page.newest))[1] == 1
+
+
+async def test_what_no_text_can_hold_is_found_nowhere(here: World) -> None:
+    ana = await here.add("ana@example.org")
+    asked = await here.ask()
+    for odd in ("\x00", "a\x00b", "\ud800"):
+        for filters, q in ((Filters(), odd), (Filters(workflow=odd), ""), (Filters(requester=odd), "")):
+            assert await ids(here, ana, "mine", filters, q) == []
+        rows, fresh = await here.store.read(watch, ana, "mine", Filters(), "", [odd, asked.approval], 0)
+        assert ([row.id for row in rows], fresh) == ([asked.approval], 0)

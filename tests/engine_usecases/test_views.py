@@ -168,7 +168,7 @@ async def test_sensitive_values_are_shown_to_nobody(db: Database) -> None:
     assert "secret" not in repr((view, steps, event))
 
 
-@pytest.mark.parametrize("run", ["nothing", "foreign"])
+@pytest.mark.parametrize("run", ["nothing", "foreign", "no\0thing"])
 async def test_unknown_and_foreign_runs_look_the_same(db: Database, run: str) -> None:
     started = await db.store.write(starting.start, OTHER_TENANT, StartSpec(workflow="order"))
     public_id = started.public_id if run == "foreign" else run
@@ -176,6 +176,8 @@ async def test_unknown_and_foreign_runs_look_the_same(db: Database, run: str) ->
         with pytest.raises(NotFound) as caught:
             await db.store.read(view, TENANT, public_id)
         assert str(caught.value) == f"there is no run {public_id!r}"
+    with pytest.raises(NotFound):
+        await db.store.write(events.send, TENANT, public_id, "paid", "1")
     # the engine itself sees all
     assert (await db.store.read(views.run_view, Scope.system, started.public_id)).id == started.public_id
 
@@ -286,6 +288,17 @@ async def test_lists_are_filtered(db: Database) -> None:
     assert await found(text="mine_") == [done]
     assert await found(text="mine%") == []
     assert await found(text="FUND") == [new, old]
+    for odd in (
+        {"text": "\0"},
+        {"workflow": "re\0fund"},
+        {"parent": "\0"},
+        {"labels": {"\0": "a"}},
+        {"labels": {"team": "\0"}},
+    ):
+        assert await found(**odd) == []
+    for nowhere in ("x", "-1", "9" * 30, "9" * 5000):
+        with pytest.raises(InvalidInput):
+            await db.store.read(views.page, TENANT, RunFilter(), nowhere)
 
 
 async def test_a_completion_that_did_not_succeed_is_shown(db: Database) -> None:

@@ -18,6 +18,7 @@ from signoff.approvals.eligibility import Find, Question, who_may_answer
 from signoff.approvals.questions import A
 from signoff.approvals.standing import D, finder, stands
 from signoff.engine.outcomes import R, Row
+from signoff.people.canonical import is_storable
 from signoff.people.permissions import require
 from signoff.people.users import U
 from signoff.store.scope import Person, Scope
@@ -136,6 +137,7 @@ def watch(
     So that a list changes under nobody's hand: what was answered meanwhile stays in its place and says so.
     """
     _may(scope, tab)
+    seen = list(filter(is_storable, seen))
     found = tx.conn.execute(_query().where(A.c.tenant_id == scope.tenant_id, A.c.public_id.in_(seen))).all()
     rows = {row.id: row for row in _lines(tx, scope, found)}
     fresh = _with_runs(sa.select(sa.func.count()))
@@ -214,6 +216,8 @@ def _conditions(tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str) -> lis
     else:
         wanted = list(is_open(tx, scope))
     wanted.append(_in_tab(tx, scope, tab, over=over))
+    if not all(map(is_storable, (filters.workflow, filters.requester, q))):
+        return [*wanted, sa.false()]  # no text that is stored has it, and PostgreSQL would not even look
     if filters.workflow:
         wanted.append(DEF.c.name == filters.workflow)
     if filters.requester:

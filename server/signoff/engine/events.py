@@ -181,7 +181,8 @@ def send(
 
 def _look(tx: Tx, scope: Scope, run: str, event: str) -> tuple[Row, Sequence[Row], bool]:
     """The run, locked, its open waits and questions, and whether an event of this name is still to be handed over."""
-    tenant_id = scope.tenant_id or find_run(tx, scope, run).tenant_id
+    # no run has such an id, and PostgreSQL would not even look
+    tenant_id = scope.tenant_id if scope.tenant_id and "\0" not in run else find_run(tx, scope, run).tenant_id
     which = (tenant_id, run)
     runs, steps, buffered = tx.dialect.run_all(
         tx, (_RUN_BY_ID + tx.dialect.row_lock, which), (_STEPS_BY_ID, which), (_BUFFERED_BY_ID, (*which, event))

@@ -31,7 +31,7 @@ def find_run(tx: Tx, scope: Scope, run: str) -> Row:
 
 def _found(tx: Tx, select: sa.Select[Any], scope: Scope, run: str) -> Row:
     given = {"run": run, "tenant": scope.tenant_id} if scope.tenant_id else {"run": run}
-    found = tx.conn.execute(select, given).one_or_none()
+    found = None if "\0" in run else tx.conn.execute(select, given).one_or_none()
     if found is None:
         raise NotFound(f"there is no run {run!r}", run=run)
     return found

@@ -309,9 +309,12 @@ def rounds_view(tx: Tx, scope: Scope, run: str) -> list[RoundView]:
 
 def page(tx: Tx, scope: Scope, filter: RunFilter, after: str | None = None, limit: int = 50) -> RunPage:
     """The newest runs first. Every condition is one that an index serves, or is checked on the way down."""
+    texts = [filter.workflow, filter.parent, filter.text, *filter.labels, *filter.labels.values()]
+    if any("\0" in text for text in texts if text is not None):
+        return RunPage((), None)  # no text that is stored has it, and PostgreSQL would not even look
     select = _runs_select().where(in_scope(scope, R.c.tenant_id), *_conditions(scope, filter))
     if after is not None:
-        if not (after.isascii() and after.isdigit()):
+        if not (after.isascii() and after.isdigit() and len(after) < 19):
             raise InvalidInput(f"{after!r} is no place in a list")
         select = select.where(R.c.id < int(after))
     rows = tx.conn.execute(select.order_by(R.c.id.desc()).limit(limit + 1)).all()

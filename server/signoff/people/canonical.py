@@ -23,6 +23,11 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
+def is_storable(text: str) -> bool:
+    """Whether a database column could hold it; else nothing that is stored can be like it."""
+    return storable(text) == text
+
+
 def nameable(name: str) -> bool:
     """Whether a name from outside can be that of anything at all; else it must not reach a query."""
     return name.isprintable()
