@@ -235,6 +235,8 @@ async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None
         dialog = (await ana.get(f"/approvals/{asked}/delegate")).text
         assert "on your behalf" in dialog
         assert 'value="user:ana@example.org"' not in dialog
+        assert 'value="user:ada@example.org"' not in dialog, "who is asked anyway answers in their own name"
+        assert 'value="user:carl@example.org"' in dialog
         wrong = await post(ana, f"/approvals/{asked}/delegate", to="user:carl@example.org")
         assert wrong.status_code == 422
         assert 'id="reason-error"' in wrong.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from signoff.approvals.doors import check_open, lock_approval, person_now
@@ -52,5 +53,10 @@ def stand(
 
 def is_decider(tx: Tx, row: Row, person: Person) -> bool:
     """Whether the question waits for this person as it stands now."""
+    return bool(deciders(tx, row, [person]))
+
+
+def deciders(tx: Tx, row: Row, people: Sequence[Person]) -> list[Person]:
+    """Those of the people whom the question waits for as it stands now."""
     standing, find = standing_of(tx, row), finder(tx, row.tenant_id)
-    return standing.question.may(person, find) and standing.seat(person, find) is not None
+    return [one for one in people if standing.question.may(one, find) and standing.seat(one, find) is not None]

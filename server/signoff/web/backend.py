@@ -14,7 +14,8 @@ from signoff.approvals import decide as gate
 from signoff.approvals import inbox as boxes
 from signoff.approvals import views as approvals
 from signoff.approvals.abilities import Doing
-from signoff.approvals.doors import record_refusal, through
+from signoff.approvals.deeds import deciders
+from signoff.approvals.doors import find_approval, record_refusal, through
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
@@ -296,10 +297,13 @@ class Backend:
         """A claim, a comment or a change; a refusal leaves its row in the audit log."""
         await through(self.store, f"approval.{doing}", _DEEDS[doing], scope, approval, via=via, **arguments)
 
-    async def whom_to_ask(self, scope: Scope) -> tuple[list[Person], list[str]]:
-        """Who could be asked: members who may answer, by name, and groups. For those who may ask somebody else."""
+    async def whom_to_ask(self, scope: Scope, besides: str | None = None) -> tuple[list[Person], list[str]]:
+        """Who could be asked: members who may answer, by name, and groups. For those who may ask somebody else.
+
+        `besides`: without those whom this question waits for already.
+        """
         require(scope, "approval.delegate")
-        return await self.store.read(_whom_to_ask, scope)
+        return await self.store.read(_whom_to_ask, scope, besides)
 
     # -- live
 
@@ -339,8 +343,11 @@ _DEEDS: Mapping[Doing, Callable[..., Any]] = {
 }
 
 
-def _whom_to_ask(tx: Tx, scope: Scope) -> tuple[list[Person], list[str]]:
+def _whom_to_ask(tx: Tx, scope: Scope, besides: str | None) -> tuple[list[Person], list[str]]:
     able = [person for person in users.people(tx, scope.tenant_id) if person.role_at_least("approver")]
+    if besides is not None:
+        asked = {person.email for person in deciders(tx, find_approval(tx, scope, besides), able)}
+        able = [person for person in able if person.email not in asked]
     names = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
     return able, list(tx.conn.execute(names).scalars())
 

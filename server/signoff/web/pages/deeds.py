@@ -135,7 +135,8 @@ async def _dialog(
     operates = scope.person is None or scope.person.role_at_least("operator")
     why, myself = item.can[doing], scope.actor
     asks = doing in ("delegate", "reassign", "add") and why is None
-    people, groups = await backend.whom_to_ask(scope) if asks else ([], [])
+    besides = item.id if doing == "delegate" else None  # who is asked anyway answers in their own name
+    people, groups = await backend.whom_to_ask(scope, besides) if asks else ([], [])
     if doing == "escalate":
         what = f"Asks {item.escalate_to} besides. Nobody loses their say." if item.escalate_to else ""
     if doing == "extend" and not operates and item.extend:
