@@ -159,7 +159,7 @@ async def test_who_gave_a_place_away_does_not_decide(house: House) -> None:
     asked = await house.ask()
     await house.change("ana", "delegate", asked, mail("carl"))
     assert await house.may(asked) == {"bob", "carl"}
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match=f"Your place went to {mail('carl')}"):
         await house.change("ana", "delegate", asked, mail("lea"))
 
 

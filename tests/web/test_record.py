@@ -14,6 +14,7 @@ from signoff.people.audit import audit
 from signoff.people.chain import LEDGER, seal_pending
 from signoff.people.tokens import create_token
 from signoff.store.tx import Tx
+from signoff.web.pages.record import _details as details_of
 from tests.web.world import Site
 
 
@@ -92,3 +93,9 @@ async def test_the_audit_log_is_searched_and_read_page_by_page(site: Site) -> No
         assert "Nothing on record matches" in (await ada.get("/record/audit?person=nobody")).text
         for odd in ("since=9999-99-99", "until=9999-12-31", "before=x", "before=" + "9" * 30, "target=%00"):
             assert (await ada.get(f"/record/audit?{odd}")).status_code == 200, odd
+
+
+def test_what_was_changed_is_told_in_words() -> None:
+    given = {"from": {"user": "ana@example.org"}, "to": [{"user": "bo@example.org"}, {"group": "finance"}], "by": None}
+    assert details_of(json.dumps(given)) == "from ana@example.org, to bo@example.org and group finance"
+    assert details_of('{"from": "approver", "to": "admin"}') == "from approver, to admin"

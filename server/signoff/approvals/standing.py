@@ -67,6 +67,9 @@ def require_asked(standing: Standing, person: Person, find: Find, approval: Any)
     """
     question, context = standing.question, {"approval": approval.public_id}
     if not question.authorities(person, find):
+        if person.email in question.held:
+            message = f"Your place went to {who_may_answer(question.held[person.email])}"
+            raise Refused("not_eligible", message, **context)
         message = f"This question is put to {who_may_answer(question.asked)}, and you are not among them"
         raise Refused("not_eligible", message, **context)
     if question.is_excluded(person):

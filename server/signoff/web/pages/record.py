@@ -14,6 +14,7 @@ from signoff.approvals import ledger
 from signoff.people.audit import AuditFilter, audit_page
 from signoff.people.chain import Verification
 from signoff.people.permissions import require
+from signoff.web import say
 from signoff.web.pages import AnyRequest, backend_of, badge_of, render, scope_of
 
 ROWS = 50
@@ -101,7 +102,16 @@ def _details(text: str | None) -> str:
     found = json.loads(text)
     if not isinstance(found, dict):
         return text
-    return ", ".join(f"{key} {value}" for key, value in found.items() if value is not None)
+    return ", ".join(f"{key} {_told(value)}" for key, value in found.items() if value is not None)
+
+
+def _told(value: Any) -> str:
+    """A value of a detail; people and groups as what they are: `ana@example.org and group finance`."""
+    if isinstance(value, list):
+        return say.listed([_told(item) for item in value], "and")
+    if isinstance(value, dict):
+        return ", ".join(str(item) if kind == "user" else f"{kind} {_told(item)}" for kind, item in value.items())
+    return str(value)
 
 
 HANDLERS = [ledger_page, ledger_lines, ledger_csv, audit_log]
