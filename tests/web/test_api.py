@@ -83,6 +83,8 @@ async def test_bad_input_is_named_field_by_field_and_leaves_nothing(site: Site) 
         assert shape.status_code == 422
         assert shape.headers["content-type"] == "application/problem+json"
         assert (await api.post("/api/v1/runs", content=b"{")).status_code in (400, 422)
+        deep = await api.post("/api/v1/runs", content=b"[" * 5_000 + b"]" * 5_000)
+        assert (deep.status_code, deep.json()["detail"]) == (400, "The JSON is nested too deeply")
         both = await api.post("/api/v1/runs", json={**START, "run_at": "2030-01-01T00:00:00Z", "run_after": 3})
         assert both.status_code == 422
     assert (await site.engine.runs()).items == ()

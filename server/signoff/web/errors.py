@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+import traceback
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import ClientException, HTTPException, ValidationException
+from litestar.serialization import decode_json
 
 from signoff.web import say
 from signoff.web.pages import caller_of, render, sign_in_redirect
@@ -95,6 +97,13 @@ def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response
     return _page(request, 500, _TEXTS[500], reference=reference, retry=request.method == "GET")
 
 
+def on_recursion(request: Request[Any, Any, Any], error: RecursionError) -> Response[bytes]:
+    """JSON that is nested deeper than can be read is the sender's mistake; any other recursion is ours."""
+    if traceback.extract_tb(error.__traceback__)[-1].name != decode_json.__name__:
+        return on_unexpected(request, error)
+    return on_http_error(request, ClientException("The JSON is nested too deeply"))
+
+
 def on_not_signed_in(request: Request[Any, Any, Any], error: NotSignedIn) -> Response[Any]:
     return sign_in_redirect(request)
 
@@ -112,5 +121,6 @@ HANDLERS: dict[Any, Any] = {
     SignoffError: on_signoff_error,
     NotSignedIn: on_not_signed_in,
     HTTPException: on_http_error,
+    RecursionError: on_recursion,
     Exception: on_unexpected,
 }
