@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from signoff.store import Store, Tx
 from signoff.store.errors import StoreClosed
+from signoff.store.sqlite import SqliteBackend
 from tests.store.support import Ear, add, names, raise_tokens, tokens_of
 
 
@@ -191,3 +192,23 @@ async def test_bulk_statements_keep_every_kind_of_value(store: Store, count: int
         assert [(a, b, c, bool(d)) for a, b, c, d in found] == [(count, tx.now, 0, False)]
 
     await store.write(write)
+
+
+async def test_a_call_between_commits_that_fails_takes_no_write_with_it(sqlite_url: str) -> None:
+    busy = threading.Event()
+
+    def wait(link: object) -> None:
+        busy.wait(10)
+
+    def fail(link: object) -> None:
+        raise RuntimeError("this is not the writes' fault")
+
+    async with await Store.open(sqlite_url) as store:
+        assert isinstance(store.backend, SqliteBackend)
+        writer = store.backend._writer
+        writer.put(wait)
+        write = asyncio.create_task(store.write(add, "a"))
+        await asyncio.sleep(0)  # queued behind the call, and the failing one behind it
+        writer.put(fail)
+        busy.set()
+        assert await asyncio.wait_for(write, 10) == "a"

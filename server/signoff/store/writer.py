@@ -308,7 +308,10 @@ class Writer:
                     going = False
                     break
             else:
-                entry(link)
+                try:
+                    entry(link)
+                except Exception:  # whoever queued it; the jobs of this round are not lost with it
+                    logger.exception("a call between two commits failed")
             if len(jobs) >= MAX_BATCH:
                 break
             try:
