@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from signoff.approvals import changes, claims, thread
+from signoff.approvals.clerk import Clerk
 from signoff.approvals.decide import decide_through
 from signoff.approvals.eligibility import Question
 from signoff.approvals.questions import A
 from signoff.people.groups import add_to_group, remove_from_group
 from signoff.people.users import set_active, set_role
+from signoff.store.tx import Tx
 from signoff.workflow.registry import Registry
-from tests.people.world import Asked, World
+from tests.people.world import Asked, World, ask_in_new_run, world
 
 FINANCE = [{"group": "finance"}]
 TWO = {"n_of": 2, "of": FINANCE}
@@ -136,3 +140,28 @@ async def test_many_questions_of_many_people_are_judged_together(here: World, mo
     await here.store.write(remove_from_group, here.embedded, "finance", "m29@example.org")
     assert [await stuck(here, one) for one in asked] == [None] * 30
     assert looks < 30 * 6  # not each person for each question
+
+
+async def test_a_question_asked_while_the_last_who_could_answer_leaves_is_marked_soon(postgres_url: str) -> None:
+    """Neither transaction sees the other; the clerk looks once more."""
+    async with world(postgres_url) as here:
+        await here.add("ana@example.org", "approver", "legal")
+        clerk = Clerk(here.store)
+        await clerk.start()
+        asking, go_on = threading.Event(), threading.Event()
+
+        def ask(tx: Tx) -> Asked:
+            asked = ask_in_new_run(tx, here.tenant_id, {"to": [{"group": "legal"}]})
+            asking.set()
+            go_on.wait(20)
+            return asked
+
+        question = asyncio.create_task(here.store.write(ask))
+        await asyncio.to_thread(asking.wait, 20)
+        await here.store.write(remove_from_group, here.embedded, "legal", "ana@example.org")
+        go_on.set()
+        asked = await question
+        async with asyncio.timeout(20):
+            while await stuck(here, asked) != "nobody":
+                await asyncio.sleep(0.05)
+        await clerk.stop()

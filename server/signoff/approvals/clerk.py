@@ -1,4 +1,7 @@
-"""Reminders and escalations at their times. Every server has a clerk; each is given once, whoever comes first."""
+"""Reminders and escalations at their times. Every server has a clerk; each is given once, whoever comes first.
+
+On PostgreSQL it also looks once more who can answer, a moment after people changed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from signoff.approvals.changes import escalate_now
 from signoff.approvals.notes import note
 from signoff.approvals.questions import A
 from signoff.approvals.schedule import escalation, next_moment, next_reminder
+from signoff.approvals.settling import settle_all
 from signoff.engine.outcomes import Row
 from signoff.people.audit import audit
 from signoff.store.errors import StoreError
@@ -27,6 +31,7 @@ log = structlog.get_logger("signoff.clerk")
 BATCH: Final = 100  # questions in one transaction
 AWAY: Final = 5.0  # seconds before another look when the database was away
 LOCKED: Final = 0.05  # ... and when somebody had locked what is due
+SETTLED: Final = 1.0  # seconds after people changed, by which what was asked at the same time has its row
 VIA: Final = "clerk"
 
 # As the index has it: SQLite does not look into parameters.
@@ -42,6 +47,8 @@ class Clerk:
         self._idle = asyncio.Event()
         self._next: datetime | None = None
         self._task: asyncio.Task[None] | None = None
+        self._again: dict[int, asyncio.TimerHandle] = {}  # tenants whose people changed a moment ago
+        self._looks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._unsubscribe = self._store.subscribe(self._noticed)
@@ -51,8 +58,12 @@ class Clerk:
         """What is due meanwhile is given at the next start, or by another server."""
         if self._task is not None:
             self._unsubscribe()
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            for handle in self._again.values():
+                handle.cancel()
+            tasks = [self._task, *self._looks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._task = None
 
     async def settled(self) -> None:
@@ -69,6 +80,28 @@ class Clerk:
         if any(notice.kind in ("clerk", "resync") for notice in notices):
             self._idle.clear()
             self._wake.set()
+        if self._store.dialect.name == "postgresql":  # on SQLite one transaction comes after the other
+            for notice in notices:
+                if notice.kind == "people":
+                    self._look_again(int(notice.key))
+
+    def _look_again(self, tenant_id: int) -> None:
+        """A question asked in the very moment saw people as they were before, and was not seen by the change."""
+        if (waiting := self._again.pop(tenant_id, None)) is not None:
+            waiting.cancel()
+        self._again[tenant_id] = asyncio.get_running_loop().call_later(SETTLED, self._look, tenant_id)
+
+    def _look(self, tenant_id: int) -> None:
+        del self._again[tenant_id]
+        look = asyncio.create_task(self._settle(tenant_id))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _settle(self, tenant_id: int) -> None:
+        try:
+            await self._store.write(_settle, tenant_id)
+        except StoreError as error:
+            log.warning("could not see who can answer after people changed", error=str(error))
 
     async def _run(self) -> None:
         while True:
@@ -92,6 +125,11 @@ class Clerk:
             else:
                 self._idle.set()
                 await self._store.clock.wait_until(self._next, self._wake)
+
+
+def _settle(tx: Tx, tenant_id: int) -> None:
+    settle_all(tx, tenant_id)
+    tx.notify("approvals", tenant_id)
 
 
 def next_due(tx: Tx) -> datetime | None:

@@ -23,6 +23,7 @@ def people_changed(tx: Tx, tenant_id: int, user_id: int | None = None) -> None:
     for hook in _hooks:
         hook(tx, tenant_id)
     tx.notify("approvals", tenant_id)
+    tx.notify("people", tenant_id)
     if user_id is not None:
         rights_changed(tx, user_id)
 

@@ -21,8 +21,9 @@ class Notice:
     """Something changed. `data` reaches subscribers in this process only; other processes get `kind` and `key`.
 
     Kinds: `ready` (a run can be claimed), `run` (key: run id), `approvals` (key: tenant id), `rights` (key: id of a
-    user whose sessions or rights changed), `pool` (key: name), `clerk` (a question with reminders was asked), and
-    `resync` (notices may have been missed: look at everything).
+    user whose sessions or rights changed), `people` (key: id of a tenant whose members, roles or groups changed),
+    `pool` (key: name), `clerk` (a question with reminders was asked), and `resync` (notices may have been missed: look
+    at everything).
     """
 
     kind: str
