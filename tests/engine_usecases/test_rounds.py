@@ -329,7 +329,7 @@ async def _seeds(db: Database, run: Started) -> dict[int, str]:
 
 async def test_a_fork_begins_with_what_the_run_did(db: Database) -> None:
     large = json.dumps("x" * 10_000)
-    run = await db.start(args=large, labels={"team": "a"}, priority=2)
+    run = await db.start(args=large, labels={"team": "a"}, priority=2, requester="rita@example.org")
     await db.activate(run)
     a = await db.ask(run, "action", "a", args=large, started=True, options={"compensate": "undo", "pool": "p"})
     await db.end_step(run, a, value=large)
@@ -344,6 +344,7 @@ async def test_a_fork_begins_with_what_the_run_did(db: Database) -> None:
     assert (row.created_at, row.priority, row.labels, row.state) == (created, 2, '{"team": "a"}', "queued")
     view = await db.view(fork)
     assert (view.args, view.forked_from, view.generation) == (large, run.public_id, 2)
+    assert view.requester == "rita@example.org"  # whose request it still is, whoever forked it
     steps = await db.steps(fork)
     assert [(step.name, step.result) for step in steps.values()] == [("a", large), ("b", '"b"')]
     select = sa.select(S.c.options).where(S.c.run_id == fork.run_id).order_by(S.c.no)

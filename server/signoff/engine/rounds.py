@@ -244,7 +244,7 @@ def fork(
             run_id=run_id,
             priority=row.priority,
             labels=json.loads(row.labels) if row.labels else {},
-            requester=actor or row.requester,
+            requester=row.requester or actor,  # its handler has seen that name, and four eyes still mean that person
             options={**options, "forked_from": row.public_id, "forked_at": tx.now.isoformat()},
             tenant_id=row.tenant_id,
         ),
