@@ -10,7 +10,7 @@ import pytest
 from tests.crash.verdict import run_storm
 
 SEED = int(os.environ.get("SIGNOFF_CRASH_SEED", "1"))
-KILLS = 6  # of each database
+KILLS = 4  # of each database
 
 
 @pytest.mark.timeout(300)
