@@ -304,6 +304,8 @@ class Driving(Holding):
         else:
             self._forget(run)
         if run.pending or run.stale:
+            # a claim of ours may have taken it between this commit and the news of it: then only the store knows
+            self._strays = self._strays or run.stale
             run.stale = False
             self._claim_wanted.set()
         self.check_quiet()
