@@ -211,6 +211,14 @@ class ActiveRun:
         self.cancel_actor = wanted.get("actor")
         self.cancel_compensate = bool(wanted.get("compensate"))
 
+    def knows(self, row: Row) -> bool:
+        """Whether all that the row says, read a while ago, is in memory already."""
+        return (
+            (row.epoch, row.generation, row.requested) == (self.epoch, self.generation, self.requested)
+            and row.outcome_no <= self.outcome_no
+            and (row.blocked_reason is None) == (self.blocked is None)
+        )
+
     def fence(self) -> Fence:
         blocked = self.blocked is not None
         return Fence(self.epoch, self.generation, self.outcome_no, self.requested, blocked, self.adopted)

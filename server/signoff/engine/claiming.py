@@ -182,8 +182,10 @@ class Claiming(Driving):
                 self._begin(ActiveRun(loaded))
             elif run.busy:
                 run.stale = True
+            elif run.knows(loaded.row):
+                self.pump(run)  # it was started or woken here while the claim was under way
             else:
-                self._reload(run)  # it was let go and came back while the claim was under way
+                self._reload(run)  # it was let go and came back meanwhile
         for news in claimed.news:
             run = self.active.get(news.row.id)
             if run is not None and news.row.epoch != run.epoch and not run.busy:

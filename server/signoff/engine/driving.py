@@ -303,16 +303,20 @@ class Driving(Holding):
                 self._forget(oldest)
         else:
             self._forget(run)
-        if run.pending or run.stale:
-            # a claim of ours may have taken it between this commit and the news of it: then only the store knows
-            self._strays = self._strays or run.stale
-            run.stale = False
+        if run.pending:
             self._claim_wanted.set()
-        self.check_quiet()
+        self._left(run)
 
     def _drop(self, run: ActiveRun) -> None:
         self.active.pop(run.id, None)
         self._forget(run)
+        self._left(run)
+
+    def _left(self, run: ActiveRun) -> None:
+        if run.stale:
+            # a claim of ours may have taken it before this was heard of: then only the store knows
+            self._strays, run.stale = True, False
+            self._claim_wanted.set()
         self.check_quiet()
 
     def _reload(self, run: ActiveRun) -> None:
