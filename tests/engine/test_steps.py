@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,26 @@ async def test_inline_steps_beside_ordinary_ones(open_engine: EngineMaker, regis
     assert await run.result(timeout=WAIT) == [1, 2, 3, "LookupError", 4, 2, 3]
     assert sorted(calls) == [1, 2]
     assert await count_notes(engine) == 3
+
+
+async def test_an_inline_step_that_is_canceled_before_its_turn_writes_nothing(
+    open_engine: EngineMaker, registry: Registry
+) -> None:
+    add, count, fail = notes(registry)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        with suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(step.run_mutation(fail.options(inline=True), "no"))
+                group.create_task(step.run_mutation(add.options(inline=True), "never"))
+        return await step.run_query(count)
+
+    engine = await open_engine(registry)
+    await make_table(engine)
+    run = await engine.start(w)
+    assert await run.result(timeout=WAIT) == 0
+    assert [step.state for step in await run.steps()] == ["failure", "canceled", "success"]
 
 
 async def test_an_inline_mutation_is_not_repeated_by_replay(open_engine: EngineMaker, registry: Registry) -> None:
@@ -367,6 +388,63 @@ async def test_a_mutation_that_others_get_in_the_way_of_runs_again_and_that_is_n
     assert list(texts) == ["xx", "xx"]
     assert len(bodies) == (2 if "sqlite" in engine.url else 3)
     assert [step.attempts for step in await run.steps()] == [0, 0]
+
+
+# what a function does when its time is up; the first two are in the middle of a statement
+SLOW = {
+    "sqlite": "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 1e8) SELECT max(i) FROM n",
+    "postgresql": "SELECT pg_sleep(60)",
+}
+
+
+@pytest.mark.parametrize("where", ["in a statement", "between statements"])
+async def test_an_inline_step_times_out_and_undoes_only_itself(
+    open_engine: EngineMaker, registry: Registry, where: str
+) -> None:
+    add, count, _ = notes(registry)
+
+    @mutation(name="hangs", registry=registry)
+    async def hangs(session: AsyncSession) -> None:
+        await session.execute(sa.text("INSERT INTO notes (text) VALUES ('gone')"))
+        if where == "between statements":
+            await asyncio.Event().wait()
+        await session.execute(sa.text(SLOW[session.get_bind().dialect.name]))
+
+    @query(name="looks", registry=registry)
+    async def looks(session: AsyncSession) -> None:
+        await asyncio.Event().wait()
+
+    @mutation(name="own", registry=registry)
+    async def own(session: AsyncSession) -> None:
+        """Not Signoff's timeout, but the function's: the same happens to the connection."""
+        async with asyncio.timeout(0.1):
+            await session.execute(sa.text(SLOW[session.get_bind().dialect.name]))
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[Any]:
+        seen: list[Any] = [await step.run_mutation(add.options(inline=True), "a")]
+        for call in (
+            lambda: step.run_mutation(hangs.options(inline=True, timeout=0.1)),
+            lambda: step.run_mutation(hangs.options(inline=True, schedule_to_close=0.1)),
+            lambda: step.run_query(looks.options(inline=True, timeout=0.1)),
+            lambda: step.run_mutation(own.options(inline=True)),
+        ):
+            try:
+                await call()
+            except StepFailed as error:
+                seen.append([error.type, "timed out" in str(error)])
+        seen.append(await step.run_mutation(add.options(inline=True), "bb"))
+        return [*seen, await step.run_query(count.options(inline=True))]
+
+    engine = await open_engine(registry)
+    await make_table(engine)
+    run = await engine.start(w)
+    first, *failures, last, counted = await run.result(timeout=4 * WAIT)
+    assert (first, last, counted) == (1, 2, 2)
+    assert failures == [["TimeoutError", True]] * 3 + [["TimeoutError", False]]
+    assert await count_notes(engine) == 2
+    assert [step.state for step in await run.steps()] == ["success", *["failure"] * 4, "success", "success"]
+    assert await (await engine.start(w)).result(timeout=4 * WAIT) == [1, *failures, 2, 4]
 
 
 async def test_a_sync_attempt_that_timed_out_keeps_its_slot_and_its_late_result_is_dropped(

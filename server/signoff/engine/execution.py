@@ -110,7 +110,7 @@ class Executor:
         try:
             if pool is not None:
                 try:
-                    await self._in_time(
+                    await self.in_time(
                         self._left(step, options),
                         f"waiting of {step.name!r} for pool {pool!r}",
                         self._enter(run, step, pool, options.pool_key),
@@ -220,9 +220,9 @@ class Executor:
             on_progress=self.reporter.progress(run.id, step.no),
         )
         with attempting(attempt), self._stalls.watching():
-            return await self._in_time(timeout, f"attempt {number} of {step.name!r}", call)
+            return await self.in_time(timeout, f"attempt {number} of {step.name!r}", call)
 
-    async def _in_time(self, timeout: float | None, what: str, call: Coroutine[Any, Any, Any]) -> Any:
+    async def in_time(self, timeout: float | None, what: str, call: Coroutine[Any, Any, Any]) -> Any:
         """The coroutine's result, or a TimeoutError that names it; `timeout` in seconds."""
         if timeout is None:
             return await call

@@ -18,7 +18,7 @@ from signoff.engine.programs import Known
 from signoff.engine.settings import EngineSettings
 from signoff.store.liveness import Liveness
 from signoff.store.store import Store
-from signoff.workflow.kinds import RunState
+from signoff.workflow.kinds import ErrorInfo, RunState
 from signoff.workflow.registry import Registry
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from signoff.engine.execution import Executor
 
 TIMERS = 10_000  # in memory before those that nobody waits for are thrown away
+# An inline step that took the advance's whole transaction along when it failed: generation, name, ordinal.
+Spoiler = tuple[int, str, int]
+
 QUIET_LOOK = 0.05  # seconds between looks whether a worker is quiet that tests wait for
 RETRY_PAUSE = 0.2  # seconds before what the store could not do is tried again
 
@@ -58,6 +61,7 @@ class Holding:
         self._later: set[asyncio.TimerHandle] = set()
         self._quiet_waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, int] = {}
+        self.spoilers: dict[int, dict[Spoiler, ErrorInfo]] = {}  # by run, until its advance is written
         self._advanced = asyncio.Event()  # set whenever a run is no longer busy
 
     def _owns(self, row: Any) -> bool:
