@@ -358,7 +358,7 @@ def upgrade() -> None:
         sa.Column("journal_bytes", sa.Integer(), server_default="0", nullable=False),
         sa.Column("admitted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_signoff_run")),
-        sa.UniqueConstraint("tenant_id", "public_id", name=op.f("uq_signoff_run_tenant_id_public_id")),
+        sa.UniqueConstraint("public_id", "tenant_id", name=op.f("uq_signoff_run_public_id_tenant_id")),
     )
     with op.batch_alter_table("signoff_run", schema=None) as batch_op:
         batch_op.create_index(

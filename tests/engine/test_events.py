@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel
@@ -503,3 +505,70 @@ async def test_an_event_of_a_committed_transaction_that_nobody_was_told_of_is_fo
     assert ready == 0  # what claims go by is in the same transaction as the event
     engine = await open_engine(registry)
     assert await engine.run(run.id).result(timeout=WAIT) == 5
+
+
+async def test_of_sends_in_one_commit_a_refused_one_leaves_nothing_and_the_others_arrive(
+    t: TestEngine, registry: Registry
+) -> None:
+    number = event("number", int, registry=registry)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return await step.await_event(number)
+
+    @workflow("deaf", registry=registry)
+    async def deaf(step: Step) -> None:
+        return None
+
+    question = ask("question", str, registry=registry)
+
+    @workflow("asks", registry=registry)
+    async def asks(step: Step) -> str:
+        return await step.ask(question, title="What?")
+
+    await t.open()
+    runs = [await t.start(w) for _ in range(5)]
+    asking = await t.start(asks)
+    over = await t.start(deaf)
+    await t.result(over)
+    await t.settle()
+    big = "x" * 20_000  # stored apart, before anything is refused
+    t.store.backend._writer.put(lambda link: time.sleep(0.3))  # so that the sends gather behind it
+    results = await asyncio.gather(
+        *(run.send(number, at) for at, run in enumerate(runs)),
+        over.send(number, 1),
+        t.run("unknown").send(number, 1),
+        asking.send("question", big),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results[5:]] == ["Conflict", "NotFound", "NeedsDecision"]
+    assert [await t.result(run) for run in runs] == [0, 1, 2, 3, 4]
+    left = await t.store.read(
+        lambda tx: list(tx.conn.execute(sa.text("SELECT count(*) FROM signoff_payload")).scalars())
+    )
+    assert left == [0]
+
+
+async def test_a_run_that_somebody_holds_keeps_no_other_send_waiting(postgres_url: str, registry: Registry) -> None:
+    number = event("number", int, registry=registry)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return await step.await_event(number)
+
+    async with Engine(postgres_url, registry=registry, grace=0) as engine:
+        held, free = await engine.start(w), await engine.start(w)
+        async with asyncio.timeout(WAIT):
+            while {(await run.status()).status for run in (held, free)} != {"waiting"}:
+                await asyncio.sleep(0.01)
+        conn = await psycopg.AsyncConnection.connect(postgres_url)
+        await conn.execute("SELECT 1 FROM signoff_run WHERE public_id = %s FOR UPDATE", (held.id,))
+        late = asyncio.create_task(held.send(number, 1))
+        await asyncio.sleep(0)
+        await free.send(number, 2)
+        assert await free.result(timeout=WAIT) == 2
+        assert not late.done()
+        await conn.rollback()
+        await conn.close()
+        await late
+        assert await held.result(timeout=WAIT) == 1

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
+import pytest
 import sqlalchemy as sa
 
-from signoff import Engine, Registry, Step, action, workflow
+from signoff import Engine, Registry, Step, action, event, workflow
 from signoff.engine.claims import Claimed, claim
 from signoff.engine.journal import load
 from signoff.engine.settings import EngineSettings
 from signoff.engine.worker import Worker
+from signoff.store.postgres import PostgresLink
+from signoff.store.sqlite import SqliteLink
 
 WAIT = 25
 
@@ -75,8 +80,12 @@ async def test_a_run_that_begins_while_a_claim_is_read_is_not_replayed(sqlite_ur
 async def test_a_claim_that_overtakes_the_news_of_a_parking_loses_nothing(
     postgres_url: str, registry: Registry
 ) -> None:
+    @action(name="act", registry=registry)
+    async def act() -> None: ...
+
     @workflow("w", registry=registry)
     async def w(step: Step) -> str:
+        await step.run_action(act)  # the run is held, not only begun
         await step.sleep(timedelta(seconds=0.05))
         return "done"
 
@@ -147,3 +156,52 @@ async def test_a_claim_that_overtakes_a_reload_loses_nothing(postgres_url: str, 
         freed = True
         go_on.set()
         assert await run.result(timeout=WAIT) == "done"
+
+
+async def test_what_a_failed_commit_foretold_is_taken_back(
+    database_url: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    word = event("word", str, registry=registry)
+    loop = asyncio.get_running_loop()
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[str]:
+        first = await step.await_event(word)
+        seen.append(first)  # signoff: allow
+        loop.call_soon_threadsafe(driven.set)
+        return [first, await step.await_event(word)]
+
+    driven, fails = asyncio.Event(), False
+
+    def fail() -> None:
+        """In the middle of a commit, once the program has gone on with what it would bring."""
+        nonlocal fails
+        fails = False
+        asyncio.run_coroutine_threadsafe(driven.wait(), loop).result(WAIT)
+        raise sqlite3.OperationalError("disk I/O error") if sqlite else psycopg.errors.DiskFull("no space left")
+
+    sqlite = database_url.startswith("sqlite")
+    link = SqliteLink if sqlite else PostgresLink
+    commit = link.commit
+
+    def failing(self: Any, notices: Any) -> None:
+        if fails and any(notice.goes_on for notice in notices):
+            fail()
+        commit(self, notices)
+
+    monkeypatch.setattr(link, "commit", failing)
+    async with Engine(database_url, registry=registry, settings=EngineSettings(check_replay=True), grace=0) as engine:
+        run = await engine.start(w)
+        async with asyncio.timeout(WAIT):
+            while (await run.status()).status != "waiting":
+                await asyncio.sleep(0.01)
+        await worker_of(engine).settled()
+        fails = True
+        with pytest.raises(Exception, match="disk"):
+            await run.send(word, "lost")
+        assert not fails
+        assert set(seen) == {"lost"}
+        await run.send(word, "kept")
+        await run.send(word, "last")
+        assert await run.result(timeout=WAIT) == ["kept", "last"]

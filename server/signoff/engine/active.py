@@ -15,6 +15,7 @@ from signoff.engine.journal import Loaded
 from signoff.engine.outcomes import Row
 from signoff.replay.messages import AskStep, JournalEntry
 from signoff.replay.replayer import Replayer
+from signoff.store.promise import Promise
 from signoff.workflow.amounts import size_of
 from signoff.workflow.kinds import FUNCTION_KINDS, ErrorInfo, OutcomeKind, RunState, StepKind
 
@@ -101,6 +102,7 @@ class ActiveRun:
         "parent_no",
         "pending",
         "program_made",
+        "promise",
         "public_id",
         "replayer",
         "requested",
@@ -127,6 +129,7 @@ class ActiveRun:
         self.pending: deque[Record] = deque()
         self.in_flight: list[Record] = []  # taken from `pending`, in an advance that is not committed yet
         self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.promise: Promise | None = None  # what was handed over is still being committed
         self.turn_waiters: deque[asyncio.Future[None]] = deque()
         self.replayer: Replayer | None = None
         self.program_made: Callable[[], Replayer] | None = None
@@ -136,7 +139,7 @@ class ActiveRun:
     def take(self, loaded: Loaded) -> None:
         """Start from what the store holds, forgetting what this object thought."""
         row = loaded.row
-        self.adopted = None
+        self.adopted = self.promise = None
         self.take_row(row)
         self.id: int = row.id
         self.public_id: str = row.public_id

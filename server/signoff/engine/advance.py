@@ -166,10 +166,10 @@ def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | 
     """Writes every advance whose fence still holds; the others come back with `ok=False`."""
     ids = {advance.run_id for advance in advances}
     ids.update(advance.parent_id for advance in advances if advance.parent_id is not None)
-    with tx.dialect.pipelined(tx) if all(advance.is_plain for advance in advances) else nullcontext():
-        fetched = tx.dialect.fetch_rows(tx, R, _FENCE_COLUMNS, "id", sorted(ids), lock=True)
-        rows = {row[0]: _Fenced._make(row) for row in fetched}
+    with tx.dialect.pipelined_to_end(tx) if all(advance.is_plain for advance in advances) else nullcontext():
+        fetched = tx.dialect.ask_rows(tx, R, _FENCE_COLUMNS, "id", sorted(ids), lock=True)
         alive = _alive(tx, {advance.fence.claims for advance in advances if advance.fence.claims is not None})
+        rows = {row[0]: _Fenced._make(row) for row in fetched()}
         results = [Applied(_holds(rows.get(advance.run_id), advance.fence, alive)) for advance in advances]
         good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
         if good:

@@ -16,6 +16,7 @@ from signoff.engine.driving import Driving
 from signoff.engine.holding import RETRY_PAUSE
 from signoff.engine.journal import Loaded, load
 from signoff.engine.outcomes import Told
+from signoff.store.promise import Promise
 from signoff.store.tx import Notice
 from signoff.workflow.kinds import OutcomeKind, StepKind
 
@@ -29,21 +30,27 @@ LOCKED_PAUSE = 0.003  # seconds before rows that somebody had locked are looked 
 class Claiming(Driving):
     """Takes runs that are ready or due, and hands what happened to them to their programs."""
 
+    def _foretold(self, notices: Sequence[Notice], promise: Promise) -> None:
+        """Programs go on while what they go on with is being committed; what they bring is written after that."""
+        for notice in notices:
+            if (run := self._go_on(notice, promise)) is not None:
+                assert notice.data is not None
+                notice.data["told"] = True
+                self.pump(run)
+
     def _heard(self, notices: Sequence[Notice]) -> None:
         ready, told = 0, 0
         woken: dict[int, ActiveRun] = {}
         for notice in notices:
             if notice.kind == "run":
-                data = notice.data or {}
-                if (outcome := data.get("outcome")) is not None:
-                    if (run := self._tell(notice.key, outcome)) is not None:
-                        told += 1
-                        woken[run.id] = run
-                elif (begun := data.get("begun")) is not None and self._may_begin(begun):
+                if not notice.goes_on:
+                    continue
+                assert notice.data is not None
+                if notice.data.get("told"):
                     told += 1
-                    fresh = ActiveRun(begun)
-                    fresh.adopted = self.id if self._shared else None
-                    self._begin(fresh)
+                elif (run := self._go_on(notice)) is not None:
+                    told += 1
+                    woken[run.id] = run
             elif notice.kind == "ready":
                 ready += (notice.data or {}).get("begun", 1)
             elif notice.kind == "resync":
@@ -83,7 +90,20 @@ class Claiming(Driving):
         most = ADOPTED if self._shared else self.settings.max_active
         return row.definition_id in self._known and row.id not in self.active and self._has_room(most)
 
-    def _tell(self, run_id: int | str, told: Told) -> ActiveRun | None:
+    def _go_on(self, notice: Notice, promise: Promise | None = None) -> ActiveRun | None:
+        """The run, taken into memory or with its news, which is to be pumped; None: it must be claimed."""
+        assert notice.data is not None
+        if (outcome := notice.data.get("outcome")) is not None:
+            return self._tell(notice.key, outcome, promise)
+        begun: Loaded = notice.data["begun"]
+        if not self._may_begin(begun):
+            return None
+        run = ActiveRun(begun)
+        run.adopted, run.promise = self.id if self._shared else None, promise
+        self._add(run)
+        return run
+
+    def _tell(self, run_id: int | str, told: Told, promise: Promise | None) -> ActiveRun | None:
         """Hands an outcome that this process recorded straight to a program in memory; None: it must be claimed.
 
         A parked run whose program is kept here need not be claimed first.
@@ -100,6 +120,7 @@ class Claiming(Driving):
                 or run.load_again
                 or run.drains
                 or run.ending is not None
+                or run.promise is not None
                 or run.definition_id not in self._known
             )
             and (run.epoch, run.generation, run.requested) == (told.epoch, told.generation, told.requested)
@@ -107,8 +128,9 @@ class Claiming(Driving):
             and self.liveness.healthy
         )
         if not fits:
-            run.stale = run.stale or run.busy
+            run.stale = run.stale or (run.busy and promise is None)
             return None
+        run.promise = promise
         if parked:
             del self._cache[run.id]
             self.active[run.id] = run
@@ -211,9 +233,12 @@ class Claiming(Driving):
             return None
         return run
 
-    def _begin(self, run: ActiveRun) -> None:
+    def _add(self, run: ActiveRun) -> None:
         run.code_hash = self._known[run.definition_id].code_hash
         self.active[run.id] = run
+
+    def _begin(self, run: ActiveRun) -> None:
+        self._add(run)
         self.pump(run)
 
     def _refresh(self, run: ActiveRun, row: Any, entries: Sequence[Any]) -> None:

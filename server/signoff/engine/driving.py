@@ -22,6 +22,7 @@ from signoff.engine.programs import make_replayer
 from signoff.engine.solo import commit_alone
 from signoff.replay.messages import Finish
 from signoff.store.errors import CommitUnknown, StoreError, TransactionConflict
+from signoff.store.promise import Promise
 from signoff.workflow.kinds import FUNCTION_KINDS, ResultKind, RunState
 
 if TYPE_CHECKING:
@@ -64,11 +65,14 @@ class Driving(Holding):
         run.in_flight = [record for record in run.pending if record.no is None]
         run.pending.clear()
         run.busy = True
+        promise, run.promise = run.promise, None
         self._driver.submit(
-            partial(self._drive, run, [*recorded, *fresh], now, force_cancel), partial(self._overran, run)
+            partial(self._drive, run, [*recorded, *fresh], now, force_cancel, promise), partial(self._overran, run)
         )
 
-    def _drive(self, run: ActiveRun, records: list[Record], now: datetime, force_cancel: bool) -> None:
+    def _drive(
+        self, run: ActiveRun, records: list[Record], now: datetime, force_cancel: bool, promise: Promise | None
+    ) -> None:
         """On the driver thread."""
         try:
             known = self._known[run.definition_id]
@@ -76,20 +80,30 @@ class Driving(Holding):
             builder.build(records, partial(make_replayer, run, known, self.registry, self.settings))
             if force_cancel and builder.finish is None:
                 builder.finish = Finish(ResultKind.CANCELED)
-            if builder.inline:
-                self._post(self._alone, run, builder)
-                return
-            builder.done()
-            advance = builder.advance
-            if advance.finished is not None and run.options.get("on_complete"):
-                self._post(self._alone, run, builder)
-                return
+            alone = bool(builder.inline)
+            if not alone:
+                builder.done()
+                alone = builder.advance.finished is not None and bool(run.options.get("on_complete"))
         except Exception as error:  # ours, not the author's: shown on the run, never swallowed
             if not self._driver.interrupted:
                 logger.exception("driving a run failed", run=run.public_id)
                 self._post(self._broken, run, f"{type(error).__name__}: {error}")
             return
-        if not self._driver.interrupted:
+        if self._driver.interrupted:
+            return
+        if promise is None:
+            self._write(run, builder, alone, True)
+        else:
+            promise.then(partial(self._write, run, builder, alone))
+
+    def _write(self, run: ActiveRun, builder: Builder, alone: bool, kept: bool) -> None:
+        """On any thread, once what the advance rests on is committed (`kept` False: it is not)."""
+        advance = builder.advance
+        if not kept:
+            self._post(self._committed, run, advance, Applied(False))
+        elif alone:
+            self._post(self._alone, run, builder)
+        else:
             self._committer.submit(advance, partial(self._committed, run, advance))
 
     async def drive_on(self, call: Callable[[], None]) -> None:

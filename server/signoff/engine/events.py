@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import namedtuple
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
@@ -21,7 +22,15 @@ from signoff.store import payloads
 from signoff.store.scope import Scope
 from signoff.store.tables import Approval, Event
 from signoff.store.tx import Tx
-from signoff.workflow.errors import Conflict, InvalidInput, LimitExceeded, NeedsDecision, NotFound, Undecodable
+from signoff.workflow.errors import (
+    Conflict,
+    InvalidInput,
+    LimitExceeded,
+    NeedsDecision,
+    NotFound,
+    SignoffError,
+    Undecodable,
+)
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, RunState, StepKind
 from signoff.workflow.names import check_name
 from signoff.workflow.registry import Registry
@@ -79,7 +88,7 @@ _BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
 _NEW = sa.insert(E).returning(E)
 
 # Sent as they are: they stand between an event and the run that waits for it.
-_THE_RUN = "r.tenant_id = ? AND r.public_id = ?"
+_THE_RUN = "r.public_id = ? AND r.tenant_id + 0 = ?"  # see lookup.OF_TENANT
 _RUN_BY_ID = f"SELECT {', '.join(RUN_COLUMNS)} FROM signoff_run r WHERE {_THE_RUN}"
 _STEPS_BY_ID = (
     "SELECT s.no, s.kind, s.name, s.options FROM signoff_run r JOIN signoff_step s ON s.run_id = r.id"
@@ -116,16 +125,18 @@ def send(
     max_bytes: int | None = None,
     misfit: Misfit | None = None,
     known: bool = True,
+    patient: bool = True,
 ) -> EventView:
     """Sends the event named `event` (or, `by_id`, made by `create_event`) and wakes a wait for it, in one transaction.
 
     `value` is JSON text; of an error event the message as a JSON string, or an object with `message` and `data`.
     `known` False: this process cannot tell whether the value fits, so the run's worker hands it to the wait.
     Raises NotFound (run, id), InvalidInput (not declared, too long a name), NeedsDecision (an ask), LimitExceeded, and
-    Conflict: the run takes no events any more, the id is answered, or the key was used for another value.
+    Conflict: the run takes no events any more, the id is answered, or the key was used for another value; and, if not
+    `patient`, RunBusy: somebody holds the run's row.
     """
     check_name(event, "event")
-    row, steps, follows = _look(tx, scope, run, event)
+    row, steps, follows = _look(tx, scope, run, event, patient)
     digest = hashlib.sha256(f"{event}\0{by_id:d}{is_error:d}\0{value}".encode()).hexdigest()
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
@@ -165,9 +176,9 @@ def send(
         if wait is not None and (misfit is None or is_error or misfit(event, value) is None):
             new = _made(tx, row, event, {**sent, "state": "consumed", "consumed_by": wait})
             taken = _outcome(new, value)
-            with tx.dialect.pipelined(tx):
+            with tx.dialect.pipelined_to_end(tx):
                 tx.dialect.insert_rows(tx, E, _MADE, [new[1:]])
-                record_outcome(tx, row, wait, taken.kind, taken.value, taken.error)
+                record_outcome(tx, row, wait, taken.kind, taken.value, taken.error, open_now=True)
             return event_view(tx, new, run)
         stored = _insert(tx, row, event, sent).id
     if known:
@@ -179,15 +190,46 @@ def send(
     return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
-def _look(tx: Tx, scope: Scope, run: str, event: str) -> tuple[Row, Sequence[Row], bool]:
+class RunBusy(Exception):  # it is no error: another time, another way
+    """Somebody holds the run's row, or there is none."""
+
+
+def send_together(tx: Tx, sends: Sequence[Callable[..., EventView]]) -> list[EventView | SignoffError | None]:
+    """Unrelated sends (`send` with all but `tx` and `patient` given) in one commit: what each made, or its refusal.
+
+    None: it has to be sent by itself, because this commit must not wait for whoever holds its run.
+    """
+    results: list[EventView | SignoffError | None] = []
+    several = replace(tx, until_commit=None)
+    for given in sends:
+        try:
+            if len(sends) == 1:
+                return [given(tx, patient=False)]
+            with several.savepoint():
+                results.append(given(several, patient=False))
+        except RunBusy:
+            results.append(None)
+        except SignoffError as error:
+            if len(sends) == 1:
+                raise  # nothing of it may stay
+            results.append(error)
+    return results
+
+
+def _look(tx: Tx, scope: Scope, run: str, event: str, patient: bool) -> tuple[Row, Sequence[Row], bool]:
     """The run, locked, its open waits and questions, and whether an event of this name is still to be handed over."""
     # no run has such an id, and PostgreSQL would not even look
     tenant_id = scope.tenant_id if scope.tenant_id and "\0" not in run else find_run(tx, scope, run).tenant_id
-    which = (tenant_id, run)
+    which = (run, tenant_id)
     runs, steps, buffered = tx.dialect.run_all(
-        tx, (_RUN_BY_ID + tx.dialect.row_lock, which), (_STEPS_BY_ID, which), (_BUFFERED_BY_ID, (*which, event))
+        tx,
+        (_RUN_BY_ID + (tx.dialect.row_lock if patient else tx.dialect.row_lock_now), which),
+        (_STEPS_BY_ID, which),
+        (_BUFFERED_BY_ID, (*which, event)),
     )
     if not runs.rows:
+        if not patient:
+            raise RunBusy
         raise NotFound(f"there is no run {run!r}", run=run)
     (row,) = tx.dialect.read_rows(R, RUN_COLUMNS, runs.rows)
     waits = [_OpenStep._make(step) for step in steps.rows]

@@ -20,7 +20,10 @@ def in_scope(scope: Scope, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bo
 
 # built once: building and hashing a statement costs more than running it
 _ANY = sa.select(R).where(R.c.public_id == sa.bindparam("run")).order_by(R.c.id).limit(1)
-_ONE = sa.select(R).where(R.c.public_id == sa.bindparam("run"), R.c.tenant_id == sa.bindparam("tenant"))
+# Added to, so that no index that only begins with the tenant is used. PostgreSQL would choose one for a young table of
+# which it has no statistics, and keep that plan while the table grows.
+OF_TENANT = R.c.tenant_id + 0
+_ONE = sa.select(R).where(R.c.public_id == sa.bindparam("run"), sa.bindparam("tenant") == OF_TENANT)
 _ONE_LOCKED = _ONE.with_for_update()
 
 

@@ -108,11 +108,13 @@ def record_outcome(
     *,
     at: datetime | None = None,
     wake: bool = True,
+    open_now: bool = False,
 ) -> Row | None:
     """Records the outcome of an open step of the locked `run` and wakes the run (`wake=False`: its worker knows).
 
     Returns the run's new row, or None if the step has its outcome already (nothing is changed then). `at` (default:
-    now) is moved up to the run's last outcome if it lies before it.
+    now) is moved up to the run's last outcome if it lies before it. `open_now`: the caller has seen the step open since
+    the run was locked, so no answer of the database is waited for.
     """
     number = run.outcome_no + 1
     moment = max(at or tx.now, run.outcome_at or run.created_at)
@@ -120,12 +122,13 @@ def record_outcome(
     if stored is not None:
         stored = payloads.put(tx, run.id, stored)
     when = tx.dialect.encode_time(moment)
-    ended, _ = tx.dialect.run_all(
-        tx,
+    writes = (
         (_END_STEP, (number, kind.value, when, stored, run.id, step_no)),
         (_WAKE if wake else _MOVE, (number, when, run.id, run.id, step_no, number)),
     )
-    if ended.changed == 0:
+    if open_now:
+        tx.dialect.send_all(tx, *writes)
+    elif tx.dialect.run_all(tx, *writes)[0].changed == 0:
         return None
     if wake:
         told = Told(step_no, number, kind, moment, value, error, run.epoch, run.generation, run.requested)

@@ -54,7 +54,7 @@ class Worker(Claiming):
         if self.store.dialect.name == "sqlite":
             await self._take_over(None)
         self._known = await self.store.write(registration.register, self.id, self.registry)
-        self._unsubscribe = self.store.subscribe(self._heard)
+        self._unsubscribe = self.store.subscribe(self._heard, self._foretold)
         self._tasks = [
             asyncio.create_task(self._claim_loop(), name="signoff-claims"),
             asyncio.create_task(self._timer_loop(), name="signoff-timers"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -203,13 +204,12 @@ class Run(Generic[R]):
         **given: Any,
     ) -> EventView:
         name = event if isinstance(event, str) else event.name
-        return await self._engine.write(
-            session,
+        send = partial(
             events.send,
-            self._scope,
-            self.id,
-            name if id is None else id,
-            text,
+            scope=self._scope,
+            run=self.id,
+            event=name if id is None else id,
+            value=text,
             by_id=id is not None,
             sensitive=declared.sensitive if declared is not None else False,
             misfit=events.misfit_by(self._engine.registry),
@@ -217,6 +217,7 @@ class Run(Generic[R]):
             max_bytes=self._engine.value_limit,
             **given,
         )
+        return await self._engine.send(send, session)
 
     async def create_event(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -36,6 +36,7 @@ class Answer(NamedTuple):
 class Dialect(ABC):
     name: ClassVar[str]
     row_lock: ClassVar[str] = ""  # at the end of a SELECT
+    row_lock_now: ClassVar[str] = ""  # the same, without rows that others hold
 
     @abstractmethod
     def lock(self, select: S) -> S:
@@ -49,11 +50,17 @@ class Dialect(ABC):
     def advisory_lock(self, tx: Tx, key: int) -> None:
         """Hold a lock that has no row, until the end of the transaction."""
 
-    @abstractmethod
     def fetch_rows(
         self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
     ) -> list[tuple[Any, ...]]:
         """The rows whose `key` is one of `values`, in order of `key`; locked in that order when `lock`."""
+        return self.ask_rows(tx, table, columns, key, values, lock=lock)()
+
+    @abstractmethod
+    def ask_rows(
+        self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
+    ) -> Callable[[], list[tuple[Any, ...]]]:
+        """As `fetch_rows`, but others may be asked for before the call that gives them."""
 
     @abstractmethod
     def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
@@ -75,6 +82,11 @@ class Dialect(ABC):
     def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
         """Run SQL that is the same on both (with `?` for parameters, encoded) in order, in one round trip."""
 
+    def send_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> None:
+        """As `run_all`, for those whose answers nobody wants."""
+        for sql, parameters in statements:
+            tx.execute_raw(sql, parameters)
+
     def read_rows(self, table: sa.Table, columns: Sequence[str], rows: Iterable[Row]) -> list[tuple[Any, ...]]:
         """Rows of an `Answer` with these columns of the table, decoded."""
         return _mapped(rows, _times(table, tuple(columns)), self.decode_time)
@@ -85,6 +97,10 @@ class Dialect(ABC):
         For the row functions of this class only: Core cannot read rows in there.
         """
         return nullcontext()
+
+    def pipelined_to_end(self, tx: Tx) -> AbstractContextManager[Any]:
+        """As `pipelined`, for the last statements of a use-case: where it can be, the commit goes with them."""
+        return self.pipelined(tx)
 
     @abstractmethod
     def encode_time(self, moment: datetime | None) -> Any:
@@ -124,9 +140,9 @@ class SqliteDialect(Dialect):
     def advisory_lock(self, tx: Tx, key: int) -> None:
         pass
 
-    def fetch_rows(
+    def ask_rows(
         self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
-    ) -> list[tuple[Any, ...]]:
+    ) -> Callable[[], list[tuple[Any, ...]]]:
         out: list[tuple[Any, ...]] = []
         columns = tuple(columns)
         times = _times(table, columns)
@@ -138,7 +154,7 @@ class SqliteDialect(Dialect):
             width = 1 << (len(part) - 1).bit_length() if len(part) < 1024 else len(part)
             part += [part[-1]] * (width - len(part))
             out += _mapped(tx.execute_raw(_sqlite_fetch(table, columns, key, width), part), times, self.decode_time)
-        return out
+        return lambda: out
 
     def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
         if rows:
@@ -218,6 +234,7 @@ def _sqlite_update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, .
 class PostgresDialect(Dialect):
     name = "postgresql"
     row_lock = " FOR UPDATE"
+    row_lock_now = " FOR UPDATE SKIP LOCKED"
 
     def lock(self, select: S) -> S:
         return select.with_for_update()
@@ -229,6 +246,19 @@ class PostgresDialect(Dialect):
         connection = tx.conn.connection.driver_connection
         # an author's session has an asynchronous connection, whose pipeline is of another kind
         return connection.pipeline() if isinstance(connection, psycopg.Connection) else nullcontext()
+
+    def pipelined_to_end(self, tx: Tx) -> AbstractContextManager[Any]:
+        if tx.until_commit is None:
+            return self.pipelined(tx)
+        connection = tx.conn.connection.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        if not self.is_pipelined(connection):
+            tx.until_commit.enter_context(connection.pipeline())
+        return nullcontext()
+
+    @staticmethod
+    def is_pipelined(connection: psycopg.Connection[Any]) -> bool:
+        return connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
 
     def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
         cursors = []
@@ -244,23 +274,25 @@ class PostgresDialect(Dialect):
             for cursor in cursors:
                 cursor.close()
 
+    def send_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> None:
+        super().send_all(tx, *((_pg_text(sql), parameters) for sql, parameters in statements))
+
     def advisory_lock(self, tx: Tx, key: int) -> None:
         tx.execute_raw("SELECT pg_advisory_xact_lock(%s)", (key,))
 
-    def fetch_rows(
+    def ask_rows(
         self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
-    ) -> list[tuple[Any, ...]]:
+    ) -> Callable[[], list[tuple[Any, ...]]]:
         if not values:
-            return []
-        columns = tuple(columns)
-        cursor = tx.cursor()
-        try:
-            single = len(values) == 1
-            cursor.execute(_pg_fetch(table, columns, key, lock, single), (values[0] if single else list(values),))
-            rows = cursor.fetchall()  # asked for outright: in a pipeline a cursor knows nothing before
-        finally:
-            cursor.close()
-        return _mapped(rows, _times(table, columns), self.decode_time)
+            return list
+        columns, single, cursor = tuple(columns), len(values) == 1, tx.cursor()
+        cursor.execute(_pg_fetch(table, columns, key, lock, single), (values[0] if single else list(values),))
+
+        def rows() -> list[tuple[Any, ...]]:
+            with closing(cursor):  # asked for outright: in a pipeline a cursor knows nothing before
+                return _mapped(cursor.fetchall(), _times(table, columns), self.decode_time)
+
+        return rows
 
     def insert_rows(self, tx: Tx, table: sa.Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
         if rows:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import psycopg
@@ -22,6 +22,7 @@ from signoff.store.clock import Clock
 from signoff.store.dialect import PostgresDialect
 from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError, translate
 from signoff.store.hub import Hub
+from signoff.store.promise import Promise
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
 from signoff.store.tx import RESYNC, Notice, Tx
 from signoff.store.urls import shown
@@ -86,6 +87,7 @@ class PostgresLink:
         self._conn: sa.Connection | None = None
         self._held: list[Notice] = []  # committed progress that others do not know of yet
         self._held_since = 0.0
+        self.until_commit = ExitStack()
         self.begin()
         self.rollback()
 
@@ -104,10 +106,12 @@ class PostgresLink:
         now = time.monotonic()
         late = bool(self._held) and now - self._held_since >= LAZY
         told = late or not all(notice.is_progress for notice in notices)
-        with connection.pipeline():  # notices and commit in one round trip
-            if told:
-                self._backend.send(self._conn, [*self._held, *notices])
-            self._conn.commit()
+        if not self.dialect.is_pipelined(connection):
+            self.until_commit.enter_context(connection.pipeline())
+        if told:
+            self._backend.send(self._conn, [*self._held, *notices])
+        self._conn.commit()
+        self.until_commit.close()  # the last writes, notices and commit in one round trip
         if told:
             self._held = []
         elif notices:
@@ -129,12 +133,16 @@ class PostgresLink:
             self.rollback()
 
     def rollback(self) -> None:
+        with suppress(psycopg.Error):  # whoever rolls back knows why
+            self.until_commit.close()
         if self._conn is None:
             return
         try:
             self._conn.rollback()
             if not self.stands():
                 self._drop()
+            elif (driver := self._conn.connection.driver_connection) is not None:
+                driver.rollback()  # to SQLAlchemy a commit that failed with the writes before it is over
         except (sa.exc.SQLAlchemyError, psycopg.Error):  # it is gone: the next begin makes another
             self._drop()
 
@@ -248,18 +256,25 @@ class PostgresBackend:
         while True:
             tries += 1
             committing = False
+            promise: Promise | None = None
             try:
-                with self.engine.connect() as conn:
-                    tx = Tx(conn, self._clock.now(), self.dialect)
-                    with conn.begin() as transaction:
-                        result = call(tx)
-                        with self.dialect.pipelined(tx):  # notices and commit in one round trip
-                            self.send(conn, tx.notices)
-                            committing = True
-                            transaction.commit()
+                with self.engine.connect() as conn, conn.begin() as transaction, ExitStack() as until_commit:
+                    tx = Tx(conn, self._clock.now(), self.dialect, until_commit=until_commit)
+                    result = call(tx)
+                    with self.dialect.pipelined_to_end(tx):  # notices and commit in one round trip
+                        self.send(conn, tx.notices)
+                        committing = True
+                        promise = self._hub.foretell(tx.notices)
+                        transaction.commit()
+                if promise is not None:
+                    promise.decide(True)
                 self._hub.publish_soon(tx.notices)
                 return result
-            except (sa.exc.SQLAlchemyError, psycopg.Error, StoreError) as error:
+            except BaseException as error:
+                if promise is not None:
+                    promise.decide(False)
+                if not isinstance(error, (sa.exc.SQLAlchemyError, psycopg.Error, StoreError)):
+                    raise
                 failure = translate(error, self.shown)
                 if failure is None:
                     raise

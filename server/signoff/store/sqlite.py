@@ -56,6 +56,8 @@ def connect(path: str, *, volatile: bool = False, read_only: bool = False) -> sq
 
 
 class SqliteLink:
+    until_commit = None
+
     """The writer's connection: SQLAlchemy on top, transactions by hand below, because that costs a tenth."""
 
     def __init__(self, path: str, volatile: bool) -> None:

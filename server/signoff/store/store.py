@@ -30,7 +30,7 @@ from signoff.store.errors import (
     WriteInsideMutation,
     translate,
 )
-from signoff.store.hub import Hub
+from signoff.store.hub import Early, Hub
 from signoff.store.migrate import migrate as migrate_tables
 from signoff.store.migrate import require_current
 from signoff.store.postgres import PostgresBackend
@@ -117,6 +117,7 @@ class Store:
         self._closed = True
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self.backend.close()
+        self._hub.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -231,9 +232,13 @@ class Store:
         self._check(use_case)
         return await session.run_sync(lambda inner: use_case(self.backend.joiner.tx(inner), *args, **kwargs))
 
-    def subscribe(self, callback: Callable[[Sequence[Notice]], None]) -> Callable[[], None]:
-        """Call back on the loop's thread with notices of this and other processes. Returns what ends it."""
-        return self._hub.subscribe(callback)
+    def subscribe(self, callback: Callable[[Sequence[Notice]], None], early: Early | None = None) -> Callable[[], None]:
+        """Call back on the loop's thread with notices of this and other processes. Returns what ends it.
+
+        `early` hears what programs may go on with while this process still commits it, with a promise that the commit
+        keeps or breaks; what it begins may be written only when the promise is kept.
+        """
+        return self._hub.subscribe(callback, early)
 
     def _check(self, use_case: Callable[..., Any] | None = None) -> None:
         if self._closed:

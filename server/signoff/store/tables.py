@@ -61,7 +61,7 @@ class WorkerDefinition(Base, table=True):
 class Run(Base, table=True):
     __tablename__ = "signoff_run"
     __table_args__ = (
-        sa.UniqueConstraint("tenant_id", "public_id"),
+        sa.UniqueConstraint("public_id", "tenant_id"),
         # claims: woken (0) before new (1), then priority, then age
         sa.Index(
             "ix_signoff_run_ready", "ready", sa.text("priority DESC"), "id",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,11 @@ class Notice:
         """Whether it tells of a run that goes on: other processes may hear of it a moment later."""
         return self.data is not None and "open" in self.data
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a program in memory may go on with what it brings."""
+        return self.kind == "run" and self.data is not None and ("outcome" in self.data or "begun" in self.data)
+
 
 RESYNC = Notice("resync")
 
@@ -47,6 +52,9 @@ class Tx:
     now: datetime  # fixed while the use-case runs
     dialect: Dialect
     notices: list[Notice] = field(default_factory=list)
+    # What is still open in here is ended by the commit, after what it sends itself. None: somebody else commits, or
+    # more than this use-case.
+    until_commit: ExitStack | None = None
 
     def notify(self, kind: str, key: str | int = "", **data: Any) -> None:
         """Tell subscribers after the commit, and only then."""

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,6 +24,7 @@ from signoff.store.clock import Clock
 from signoff.store.dialect import Dialect
 from signoff.store.errors import CommitUnknown, StoreClosed, StoreError
 from signoff.store.hub import Hub
+from signoff.store.promise import Promise
 from signoff.store.tx import Notice, Tx
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,11 @@ class Link(Protocol):
 
     @property
     def dialect(self) -> Dialect: ...
+
+    @property
+    def until_commit(self) -> ExitStack | None:
+        """For a job that is alone in its transaction, see Tx."""
+        ...
 
     def begin(self) -> sa.Connection: ...
 
@@ -351,13 +358,17 @@ class Writer:
             finished: list[Job] = []
             said: list[Notice] = []
             committing = False
+            promise: Promise | None = None
             try:
                 conn = link.begin()
                 for job in jobs:
                     self._run(link, conn, job, len(jobs) > 1, finished, said)
                 committing = True
+                promise = self._hub.foretell(said)
                 link.commit(said)
             except Exception as error:  # noqa: BLE001  # every kind goes to the job that it belongs to
+                if promise is not None:
+                    promise.decide(False)
                 link.rollback()
                 failure: Exception = link.translate(error) or error
                 # SQLite knows whether it committed, and waits for its lock by itself
@@ -394,6 +405,8 @@ class Writer:
                 else:
                     self._transact(link, parts, done, notices)
                 return
+            if promise is not None:
+                promise.decide(True)
             done += finished
             notices += said
             return
@@ -403,6 +416,7 @@ class Writer:
     ) -> None:
         tx = Tx(conn, self._clock.now(), link.dialect)
         if not guarded:
+            tx.until_commit = link.until_commit
             job.run(tx)
         else:
             tx.execute_raw("SAVEPOINT signoff_job")
