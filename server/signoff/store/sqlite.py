@@ -70,8 +70,9 @@ class SqliteLink:
     def _open(self) -> None:
         self.raw = connect(self.path, volatile=self._volatile)
         self._engine = sa.create_engine(
-            "sqlite://", creator=lambda: self.raw, poolclass=StaticPool, isolation_level="AUTOCOMMIT"
-        )
+            "sqlite://", creator=lambda: self.raw, poolclass=StaticPool, isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,  # one that its last borrower closed cannot be reset
+        )  # fmt: skip
         self.conn = self._engine.connect()
 
     def begin(self) -> sa.Connection:
