@@ -271,9 +271,11 @@ async def test_without_a_timeout_a_wait_lasts_for_years_and_with_one_it_ends(t: 
 
 
 @pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("knows", [True, False])
 async def test_of_event_and_deadline_the_first_wins_also_while_no_worker_looks(
-    database_url: str, t: TestEngine, registry: Registry, late: bool
+    database_url: str, t: TestEngine, registry: Registry, late: bool, knows: bool
 ) -> None:
+    """Also if the sender does not know the schema."""
     number = event("number", int, registry=registry)
 
     @workflow("races", registry=registry)
@@ -287,13 +289,58 @@ async def test_of_event_and_deadline_the_first_wins_also_while_no_worker_looks(
     await t.wait_for_status(run, "waiting")
     await t.close(grace=0)
     t.clock.advance(timedelta(seconds=61 if late else 59))
-    async with Engine(database_url, registry=registry, worker=False, clock=t.clock) as sender:
-        await sender.run(run.id).send(number, 7)
+    async with Engine(database_url, registry=registry if knows else Registry(), worker=False, clock=t.clock) as sender:
+        await sender.run(run.id).send("number", 7)
     t.clock.advance(timedelta(seconds=30))
     await t.open()
     await t.advance(timedelta(hours=1))
     # a wait that had expired leaves the event to the next one
     assert await t.result(run) == (["expired", 60, 7] if late else [7, 59, "nothing"])
+
+
+@pytest.mark.parametrize("fits", [True, False])
+async def test_an_event_that_nobody_could_judge_in_time_is_judged_before_what_came_later(
+    database_url: str, t: TestEngine, registry: Registry, fits: bool
+) -> None:
+    number = event("number", int, registry=registry)
+
+    @workflow("races", registry=registry)
+    async def races(step: Step) -> list[Any]:
+        first = await step.await_event(number, timeout=60, default="expired")
+        return [first, await step.await_event(number), await step.await_event(number)]
+
+    @workflow("beside", registry=registry)
+    async def beside(step: Step) -> str:
+        """The timer is another step's."""
+        got = step.await_event(number)
+        try:
+            async with asyncio.timeout(60):
+                return f"event {await got}"
+        except TimeoutError:
+            return "timeout"
+
+    await t.open()
+    run, other = await t.start(races), await t.start(beside)
+    for waiting in (run, other):
+        await t.wait_for_status(waiting, "waiting")
+    await t.close(grace=0)
+    t.clock.advance(timedelta(seconds=59))
+    async with (
+        Engine(database_url, registry=Registry(), worker=False, clock=t.clock) as stranger,
+        Engine(database_url, registry=registry, worker=False, clock=t.clock) as sender,
+    ):
+        for waiting in (run, other):
+            await stranger.run(waiting.id).send("number", 7 if fits else "seven")
+        t.clock.advance(timedelta(seconds=11))
+        await stranger.run(run.id).send("number", 8)
+        await sender.run(run.id).send(number, 9)
+        if not fits:
+            await sender.run(run.id).send(number, 10)
+    await t.open()
+    assert await t.result(run) == ([7, 8, 9] if fits else ["expired", 8, 9])
+    assert await t.result(other) == ("event 7" if fits else "timeout")
+    left = [] if fits else [('"seven"', "set_aside"), ("10", "buffered")]
+    assert [shown for shown in await states(run) if shown[1] != "consumed"] == left
 
 
 async def test_a_late_sender_finds_the_wait_expired_although_a_worker_runs(t: TestEngine, registry: Registry) -> None:

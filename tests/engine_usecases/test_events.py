@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from signoff.engine import control, events, views
 from signoff.engine.ending import finalize
-from signoff.engine.events import Taken
 from signoff.engine.outcomes import S, lock_run
 from signoff.engine.starting import Started
 from signoff.engine.views import EventView
@@ -296,7 +295,3 @@ def test_the_registry_says_what_does_not_fit() -> None:
     problem = misfit("paid", '"x"')
     assert problem is not None
     assert problem["errors"]
-
-
-def test_taken_is_the_outcome_that_an_advance_unpacks() -> None:
-    assert tuple(Taken(OutcomeKind.SUCCESS, "1", None)) == (OutcomeKind.SUCCESS, "1", None)

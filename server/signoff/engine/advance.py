@@ -82,6 +82,7 @@ class Advance:
     parent_id: int | None = None  # of a finishing run, to be locked first
     needs_row: bool = False  # questions, children, or an end that others must hear of
     rare: bool = False  # it changes more of the run than RARE_COLUMNS' usual values
+    contestable: bool = False  # timers fell due while the run waits for events: one may have been sent before
     parks: bool = False
     holder: int | None = None  # the worker that keeps the run if it cannot park after all
 
@@ -122,6 +123,7 @@ class Applied:
     columns: dict[str, Any] = field(default_factory=dict)
     parks: bool = False
     arrived: list[Record] = field(default_factory=list)
+    contested: bool = False  # not written, because there may be an event to be judged before its timers
 
 
 HOT_COLUMNS = (
@@ -170,11 +172,18 @@ def apply_advances(tx: Tx, advances: Sequence[Advance], misfit: events.Misfit | 
         fetched = tx.dialect.ask_rows(tx, R, _FENCE_COLUMNS, "id", sorted(ids), lock=True)
         alive = _alive(tx, {advance.fence.claims for advance in advances if advance.fence.claims is not None})
         rows = {row[0]: _Fenced._make(row) for row in fetched()}
-        results = [Applied(_holds(rows.get(advance.run_id), advance.fence, alive)) for advance in advances]
+        results = [_judged(rows.get(advance.run_id), advance, alive) for advance in advances]
         good = [(advance, applied) for advance, applied in zip(advances, results, strict=True) if applied.ok]
         if good:
             _write(tx, good, rows, misfit)
     return results
+
+
+def _judged(row: _Fenced | None, advance: Advance, alive: Collection[int]) -> Applied:
+    ok = row is not None and _holds(row, advance.fence, alive)
+    if ok and advance.contestable and row is not None and row.ready is not None:
+        return Applied(False, contested=True)
+    return Applied(ok)
 
 
 def _write(
@@ -294,7 +303,7 @@ def _open(
     for step_no, wait in waits:
         taken = events.take_buffered(tx, advance.run_id, step_no, wait, misfit=misfit)
         if taken is not None:
-            _arrive(tx, advance, applied, step_no, *taken)
+            _arrive(tx, advance, applied, step_no, taken.kind, taken.value, taken.error)
     for step_no, args, child in advance.children:
         assert row is not None
         try:

@@ -15,6 +15,7 @@ from signoff.engine.active import ActiveRun, Compensable, OpenStep, known_outcom
 from signoff.engine.advance import Advance, Record
 from signoff.engine.blocking import tried
 from signoff.engine.ending import CHILD_BATCH
+from signoff.engine.outcomes import TIMED
 from signoff.engine.programs import Known, compensation_plan
 from signoff.engine.settings import EngineSettings
 from signoff.replay.compensation import CompensationProgram
@@ -60,6 +61,7 @@ class Builder:
         self.given: list[Record] = []
         self.tasks = frozenset(run.tasks)  # the loop's thread changes it meanwhile
         self.advance = Advance(run.id, run.fence(), {}, now)
+        self.timed = False  # timers fell due while events are awaited
         self.reason: str | None = run.blocked
         self.hash: str | None = run.row.blocked_hash
 
@@ -67,6 +69,9 @@ class Builder:
         """Feed the records. Afterwards `inline` has steps to execute in the same transaction, or call `done()`."""
         run = self.run
         self.given = list(records)
+        self.timed = any(r.no is None and (s := run.open.get(r.step_no)) and s.kind in TIMED for r in records) and any(
+            step.kind is StepKind.EVENT for step in run.open.values()
+        )
         try:
             canceled = self._canceled_blocked()
             if not canceled and run.state != RunState.FINAL and not run.drains and run.replayer is None:
@@ -369,6 +374,7 @@ class Builder:
         wake_at = None if finished else run.next_due()
         waits = wake_at is None or wake_at > self.now or run.drains or self.reason is not None
         advance.parks = not holds and finished is None and waits
+        advance.contestable = self.timed
         advance.holder, advance.grace = self.worker_id, self.settings.cancel_grace
         asked = {no for no, _ in advance.waits}
         advance.waits_on = any(step.kind is StepKind.EVENT and step.no not in asked for step in run.open.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from signoff.engine import blocking
+from signoff.engine import blocking, events
 from signoff.engine.active import ActiveRun, OpenStep
 from signoff.engine.advance import Advance, Applied, Record
 from signoff.engine.building import Builder
@@ -174,7 +174,10 @@ class Driving(Holding):
         self._failures.pop(run.id, None)
         if not result.ok:
             self._take_back(run)
-            self._reload(run)
+            if result.contested:
+                self._judge(run)
+            else:
+                self._reload(run)
             return
         run.in_flight.clear()
         columns = result.columns
@@ -400,14 +403,21 @@ class Driving(Holding):
         writing = self.store.write(
             blocking.block, run.id, run.epoch, run.generation, json.dumps(reason), known.code_hash if known else ""
         )
-        asyncio.ensure_future(writing).add_done_callback(partial(self._block_done, run))
+        asyncio.ensure_future(writing).add_done_callback(partial(self._marked, run))
 
-    def _block_done(self, run: ActiveRun, task: asyncio.Future[bool]) -> None:
+    def _judge(self, run: ActiveRun) -> None:
+        """An event that its sender could not judge may have been sent before a timer fell due."""
+        run.busy = run.load_again = True
+        self._loading += 1
+        writing = self.store.write(events.judge, run.id, self.id, misfit=events.misfit_by(self.registry))
+        asyncio.ensure_future(writing).add_done_callback(partial(self._marked, run))
+
+    def _marked(self, run: ActiveRun, task: asyncio.Future[bool]) -> None:
         self._loading -= 1
         run.busy = False
         self._advanced.set()
         if task.cancelled() or task.exception() is not None:
-            logger.error("a blocked run could not be marked", run=run.public_id)
+            logger.error("what became of a run could not be written; loading it again", run=run.public_id)
             self._call_later(RETRY_PAUSE, partial(self._reload, run))
         else:
             self._reload(run)

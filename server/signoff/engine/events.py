@@ -7,20 +7,21 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
 from signoff.engine.lookup import find_locked, find_run
-from signoff.engine.outcomes import RUN_COLUMNS, R, Row, RunRow, S, record_due, record_outcome
+from signoff.engine.outcomes import RUN_COLUMNS, E, R, Row, RunRow, S, lock_run, record_due, record_outcome
 from signoff.engine.starting import MAX_VALUE_BYTES, new_public_id
 from signoff.engine.status import status_of
 from signoff.engine.views import EventView, event_view
 from signoff.replay.messages import EventDetail
 from signoff.store import payloads
 from signoff.store.scope import Scope
-from signoff.store.tables import Approval, Event
+from signoff.store.tables import Approval
 from signoff.store.tx import Tx
 from signoff.workflow.errors import (
     Conflict,
@@ -35,8 +36,7 @@ from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, RunState, 
 from signoff.workflow.names import check_name
 from signoff.workflow.registry import Registry
 
-E = Event.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-APPROVAL = Approval.__table__  # type: ignore[attr-defined]
+APPROVAL = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 # Says why a value (JSON text) does not fit the event of this name, as plain JSON; None: it fits, or nobody knows.
 Misfit = Callable[[str, str], dict[str, Any] | None]
@@ -48,6 +48,7 @@ class Taken(NamedTuple):
     kind: OutcomeKind
     value: str | None
     error: ErrorInfo | None
+    at: datetime | None = None  # when the event was sent
 
 
 def misfit_by(registry: Registry) -> Misfit:
@@ -74,7 +75,9 @@ _OPEN_STEPS = (
     .where(*_OPEN, S.c.kind.in_([StepKind.EVENT.value, StepKind.ASK.value]))
     .order_by(S.c.no)
 )
-_OPEN_WAITS = sa.select(S.c.no, S.c.options).where(*_OPEN, S.c.kind == StepKind.EVENT.value).order_by(S.c.no)
+_OPEN_WAITS = (
+    sa.select(S.c.no, S.c.options, S.c.due_at).where(*_OPEN, S.c.kind == StepKind.EVENT.value).order_by(S.c.no)
+)
 _OPEN_ASKS = sa.select(S.c.name, S.c.options).where(*_OPEN, S.c.kind == StepKind.ASK.value)
 _BUFFERED = sa.select(E).where(E.c.run_id == _RUN, E.c.state == "buffered").order_by(E.c.id).limit(1)
 _BUFFERED_NAMES = _BUFFERED.where(E.c.name.in_(sa.bindparam("names", expanding=True)), ~E.c.by_id)
@@ -172,7 +175,9 @@ def send(
         stored = _fill(tx, row, event, value, sent, misfit)
     else:
         _check_declared(tx, row, event, [step for step in steps if step.kind == StepKind.ASK])
-        wait = _wait_for(steps, event) if known and not follows else None
+        # one that is overdue all the same waits for an event that nobody could judge yet
+        overdue = row.wake_at is not None and row.wake_at <= tx.now
+        wait = _wait_for(steps, event) if known and not (follows or overdue) else None
         if wait is not None and (misfit is None or is_error or misfit(event, value) is None):
             new = _made(tx, row, event, {**sent, "state": "consumed", "consumed_by": wait})
             taken = _outcome(new, value)
@@ -264,18 +269,35 @@ def create_event(
 
 def match_event(tx: Tx, run: Row, *, misfit: Misfit | None = None) -> Row:
     """Hands what is buffered to the open waits of the locked run, in the order in which they were asked for."""
-    for step_no, detail in open_waits(tx, run.id):
-        taken = _take(tx, run.id, step_no, detail, misfit)
+    for step_no, detail, due_at in _open_waits(tx, run.id):
+        taken = _take(tx, run.id, step_no, detail, misfit, due_at if due_at is not None and due_at <= tx.now else None)
         if taken is not None:
-            run = record_outcome(tx, run, step_no, taken.kind, taken.value, taken.error) or run
+            run = record_outcome(tx, run, step_no, taken.kind, taken.value, taken.error, at=taken.at) or run
     return run
+
+
+def judge(tx: Tx, run_id: int, worker_id: int, *, misfit: Misfit) -> None:
+    """Hands what senders could not judge to the waits of the run, before the timers that fell due since then.
+
+    For the run's worker. If there is nothing to hand over, its timers are no longer held up by it.
+    """
+    run = lock_run(tx, run_id)
+    if run is None or run.state == RunState.FINAL or match_event(tx, run, misfit=misfit) is not run:
+        return
+    due = run.worker_id is None and run.wake_at is not None and run.wake_at <= tx.now  # is claimed for that
+    if run.worker_id == worker_id or due:
+        tx.conn.execute(sa.update(R).where(R.c.id == run_id).values(ready=None))
 
 
 def open_waits(tx: Tx, run_id: int) -> list[tuple[int, EventDetail]]:
     """The waits of a run that have no event yet, in the order in which they were asked for."""
+    return [(no, detail) for no, detail, _ in _open_waits(tx, run_id)]
+
+
+def _open_waits(tx: Tx, run_id: int) -> list[tuple[int, EventDetail, datetime | None]]:
     waits = tx.conn.execute(_OPEN_WAITS, {"run_id": run_id}).all()
-    found = [(wait.no, json.loads(wait.options)) for wait in waits]
-    return [(no, EventDetail(tuple(options.get("names", ())), options.get("event_id"))) for no, options in found]
+    found = [(wait.no, json.loads(wait.options), wait.due_at) for wait in waits]
+    return [(no, EventDetail(tuple(told.get("names", ())), told.get("event_id")), due) for no, told, due in found]
 
 
 def take_buffered(
@@ -295,12 +317,16 @@ def take_buffered(
     return _take(tx, run_id, step_no, detail, misfit)
 
 
-def _take(tx: Tx, run_id: int, step_no: int, detail: EventDetail, misfit: Misfit | None) -> Taken | None:
+def _take(
+    tx: Tx, run_id: int, step_no: int, detail: EventDetail, misfit: Misfit | None, before: datetime | None = None
+) -> Taken | None:
     earliest, given = _BUFFERED_NAMES, {"run_id": run_id, "names": list(detail.names)}
     if len(detail.names) == 1:
         earliest, given = _BUFFERED_NAME, {"run_id": run_id, "name": detail.names[0]}
     if detail.event_id is not None:
         earliest, given = _BUFFERED_ID, {"run_id": run_id, "event_id": detail.event_id}
+    if before is not None:
+        earliest = earliest.where(E.c.sent_at < before)
     while True:
         event = tx.conn.execute(earliest, given).one_or_none()
         if event is None:
@@ -319,7 +345,7 @@ def _outcome(event: Row, text: str) -> Taken:
         told = raw if isinstance(raw, dict) else {"message": raw if isinstance(raw, str) else text}
         data = {"event": event.name, "id": event.public_id, "data": told.get("data")}
         message = str(told.get("message") or "the sender reported an error")
-        return Taken(OutcomeKind.FAILURE, None, ErrorInfo("EventError", message, data))
+        return Taken(OutcomeKind.FAILURE, None, ErrorInfo("EventError", message, data), event.sent_at)
     head = {
         "name": event.name,
         "id": event.public_id,
@@ -328,7 +354,7 @@ def _outcome(event: Row, text: str) -> Taken:
         "sent_at": event.sent_at.isoformat(),
     }
     # the payload is spliced in as it is: text keeps every value exactly
-    return Taken(OutcomeKind.SUCCESS, f'{{"value": {text}, {json.dumps(head)[1:]}', None)
+    return Taken(OutcomeKind.SUCCESS, f'{{"value": {text}, {json.dumps(head)[1:]}', None, event.sent_at)
 
 
 def _id_problem(tx: Tx, run_id: int, step_no: int, event_id: str) -> tuple[str, str] | None:

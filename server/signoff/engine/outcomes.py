@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
@@ -12,12 +13,13 @@ import sqlalchemy as sa
 
 from signoff.engine.questions import close_questions
 from signoff.store import payloads
-from signoff.store.tables import Run, Step
+from signoff.store.tables import Event, Run, Step
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, RunState, StepKind
 
 R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 S = Step.__table__  # type: ignore[attr-defined]
+E = Event.__table__  # type: ignore[attr-defined]
 
 # kinds whose due time is an outcome; of the others it is the time of the next attempt
 TIMED = (StepKind.SLEEP, StepKind.EVENT, StepKind.ASK)
@@ -75,12 +77,13 @@ def lock_run(tx: Tx, run_id: int, *, with_parent: bool = False) -> Row | None:
 def record_due(tx: Tx, run: Row) -> Row:
     """Records the timers of the run that are due by now, at their due time, and returns the run as it is then.
 
-    Called before an outcome from outside is recorded, so that a late sender finds an expired wait expired.
+    Called before an outcome from outside is recorded, so that a late sender finds an expired wait expired. A wait that
+    an event was sent for in time, which nobody could judge yet, is left to a worker.
     """
     if run.state == RunState.FINAL or run.wake_at is None or run.wake_at > tx.now:
         return run
     due = tx.conn.execute(
-        sa.select(S.c.no, S.c.kind, S.c.due_at)
+        sa.select(S.c.no, S.c.kind, S.c.due_at, S.c.options)
         .where(
             S.c.run_id == run.id,
             S.c.outcome_no.is_(None),
@@ -90,12 +93,34 @@ def record_due(tx: Tx, run: Row) -> Row:
         )
         .order_by(S.c.due_at, S.c.no)
     ).all()
+    unjudged: set[int] = set()
+    if run.ready is not None and any(step.kind == StepKind.EVENT for step in due):
+        unjudged = _unjudged(tx, run.id, due)
     for step in due:
+        if step.no in unjudged:
+            continue
         kind = OutcomeKind.SUCCESS if step.kind == StepKind.SLEEP else OutcomeKind.TIMEOUT
         run = record_outcome(tx, run, step.no, kind, at=step.due_at) or run
         if step.kind == StepKind.ASK:
             close_questions(tx, run.id, [step.no], "expired", step.due_at)
     return run
+
+
+def _unjudged(tx: Tx, run_id: int, due: Sequence[Row]) -> set[int]:
+    """Of these waits those that an event is kept for which was sent before they expired."""
+    kept = tx.conn.execute(
+        sa.select(E.c.name, E.c.public_id, E.c.by_id, E.c.sent_at).where(E.c.run_id == run_id, E.c.state == "buffered")
+    ).all()
+    found = set()
+    for step in due:
+        if step.kind == StepKind.EVENT and kept:
+            options = json.loads(step.options)
+            wanted, names = options.get("event_id"), options.get("names", ())
+            for event in kept:
+                fits = event.public_id == wanted if event.by_id else event.name in names
+                if fits and event.sent_at < step.due_at:
+                    found.add(step.no)
+    return found
 
 
 def record_outcome(

@@ -30,6 +30,7 @@ class _Spoilt(Exception):
 
 async def commit_alone(worker: Worker, run: ActiveRun, builder: Builder) -> tuple[Advance, Applied]:
     """Executes the inline steps, drives on, and writes all of it in one transaction."""
+    refused = Applied(False)
     try:
         async with worker.store.session() as session:
             if not await session.run(holds, builder.advance.run_id, builder.advance.fence):
@@ -45,11 +46,12 @@ async def commit_alone(worker: Worker, run: ActiveRun, builder: Builder) -> tupl
             advance = builder.advance
             (applied,) = await session.run(worker.apply, [advance])
             if not applied.ok:
+                refused = applied
                 raise Stale
             if advance.finished is not None and run.options.get("on_complete"):
                 await complete_inside(worker, session, run.id, run.generation)
     except (Stale, _Spoilt):
-        return builder.advance, Applied(False)
+        return builder.advance, refused
     except BlockedError as error:  # what the handler did after an inline step does not match
         builder.block(error)
         await worker.drive_on(builder.done)
