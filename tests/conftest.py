@@ -25,7 +25,11 @@ from tests.support.schema import migrate
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "chromium" in getattr(item, "fixturenames", ()):
+        browser = "chromium" in getattr(item, "fixturenames", ())
+        second = "postgresql" in getattr(getattr(item, "callspec", None), "params", {}).values()
+        if browser or second:  # whether code is tested shows without them, and following it costs a fifth of the time
+            item.add_marker(pytest.mark.no_cover)
+        if browser:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
             item.add_marker(pytest.mark.browser)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 
 class Promise:
@@ -19,7 +22,10 @@ class Promise:
             self._kept = kept
             waiting, self._waiting = self._waiting, []
         for call in waiting:
-            call(kept)
+            try:
+                call(kept)
+            except Exception:  # whoever commits must not fail for whoever waits
+                logger.exception("what waited for a commit failed")
 
     def then(self, call: Callable[[bool], None]) -> None:
         """Call once it is decided, on the thread that decides; at once if it is."""
