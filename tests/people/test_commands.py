@@ -176,3 +176,39 @@ def test_a_tenant_is_a_world_of_its_own(run: Runner) -> None:
     assert "There is a tenant 'wholesale' already" in again.output
     assert run("tenants", "add", "").exit_code == 1
     assert run("users", "list", "--tenant", "retail").exit_code == 1
+
+
+def test_a_tenant_has_a_title_and_a_first_admin(run: Runner) -> None:
+    run.ok("users", "add", "ana@example.org", "--role", "admin")
+    made = run.ok("tenants", "add", "wholesale", "--title", "Wholesale & Co", "--admin", "Bob@example.org")
+    assert "Made wholesale, with bob@example.org as its admin." in made
+    assert "/setup/" in made
+    assert "/setup/" not in run.ok("tenants", "add", "retail", "--admin", "ana@example.org")  # can sign in already
+    run.ok("tenants", "rename", "retail", "Retail")
+    listed = run.ok("tenants", "list")
+    assert listed == 'default  1 person\nretail  "Retail"  1 person\nwholesale  "Wholesale & Co"  1 person\n'
+    taken = run("tenants", "rename", "retail", "wholesale & CO")
+    assert (taken.exit_code, "called 'wholesale & CO' already" in taken.output) == (1, True)
+    assert run("users", "remove", "ana@example.org", "--tenant", "retail").exit_code == 1  # the last admin
+    run.ok("users", "set-role", "bob@example.org", "admin", "--tenant", "wholesale")
+    run.ok("users", "add", "bob@example.org", "--role", "admin", "--tenant", "retail")
+    assert "ana@example.org belongs to retail no more." in run.ok(
+        "users", "remove", "ana@example.org", "--tenant", "retail"
+    )
+    assert "ana@example.org" not in run.ok("users", "list", "--tenant", "retail")
+
+
+def test_a_group_is_deleted_after_a_question(run: Runner, tmp_path: Path) -> None:
+    run.ok("users", "add", "ana@example.org", "--group", "finance")
+    kept = run("groups", "delete", "finance", stdin="n\n")
+    assert kept.exit_code == 1
+    assert "0 open questions name it; 0 of them nobody could answer then." in kept.output
+    settings = tmp_path / "oidc.json"
+    provider = {"id": "example", "name": "Example", "issuer": "https://id.example.org", "client_id": "signoff"}
+    settings.write_text(json.dumps({"provider": [{**provider, "groups": {"fin": "finance"}}]}))
+    refused = run("groups", "delete", "finance", "--yes", "--oidc", str(settings))
+    assert refused.exit_code == 1
+    assert "Example would make finance again" in refused.output
+    assert run.ok("groups", "delete", "finance", "--yes") == "Deleted finance, which had 1 member.\n"
+    assert run("groups", "delete", "finance", "--yes").exit_code == 1
+    assert "groups: -" in run.ok("users", "list")

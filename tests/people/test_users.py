@@ -7,12 +7,13 @@ import pytest
 
 from signoff.people import users as users_of
 from signoff.people.audit import audit_page
-from signoff.people.groups import add_to_group, list_groups, remove_from_group
+from signoff.people.groups import add_to_group, find_groups, list_groups, remove_from_group
 from signoff.people.sessions import find_session, open_session
 from signoff.people.tenants import ensure_tenant, tenant_id
 from signoff.people.users import (
     add_user,
     find_person,
+    find_users,
     list_users,
     password_link,
     people,
@@ -21,6 +22,7 @@ from signoff.people.users import (
     set_role,
 )
 from signoff.store.scope import Scope
+from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, InvalidInput, NotFound, Refused
 from tests.people.world import World
 
@@ -188,3 +190,48 @@ async def test_tenants_are_made_once(here: World) -> None:
 
 def test_only_whole_addresses_count() -> None:
     assert users_of.clean_email(" Ana@EXAMPLE.org\n") == "ana@example.org"
+
+
+async def test_people_and_groups_are_found_page_by_page_and_counted(here: World) -> None:
+    def fill(tx: Tx) -> None:
+        for number in range(25):
+            add_user(tx, here.embedded, f"p{number:02}@example.org", name=f"Person {number}")
+            add_to_group(tx, here.embedded, "odd" if number % 2 else "EVEN_1", f"p{number:02}@example.org")
+        other = Scope(ensure_tenant(tx, "other"))
+        add_user(tx, other, "p99@example.org")
+        add_to_group(tx, other, "odd", "p99@example.org")
+        set_active(tx, here.embedded, "p02@example.org", False)
+
+    await here.store.write(fill)
+
+    async def walk(find: str = "", **options: Any) -> list[str]:
+        after, seen = None, []
+        while True:
+            page = await here.store.read(find_users, here.embedded, find, after=after, limit=10, **options)
+            seen += [user.email for user in page.rows]
+            assert [user.groups for user in page.rows if len(user.groups) != 1] == []
+            if page.after is None:
+                assert page.matching == len(seen)
+                return seen
+            assert len(page.rows) == 10
+            after = page.after
+
+    everybody = [f"p{number:02}@example.org" for number in range(25)]
+    assert await walk() == everybody
+    assert await walk(group="odd") == everybody[1::2]
+    assert await walk(group="odd", outside=True) == [email for email in everybody[::2] if email != "p02@example.org"]
+    assert await walk("PERSON p1") == everybody[10:20]
+    assert await walk("even_1 p2") == everybody[20::2]
+    assert await walk("100%") == await walk("a\x00b") == []
+    assert await walk("%") == []
+
+    page = await here.store.read(find_groups, here.embedded, "", limit=1)
+    rest = await here.store.read(find_groups, here.embedded, "", limit=1, after=page.after)
+    lines = [*page.rows, *rest.rows]
+    assert sorted((line.name, line.members, line.some) for line in lines) == [
+        ("EVEN_1", 13, ("p00@example.org", "p02@example.org", "p04@example.org")),
+        ("odd", 12, ("p01@example.org", "p03@example.org", "p05@example.org")),
+    ]
+    assert (page.matching, rest.after) == (2, None)
+    assert [line.name for line in (await here.store.read(find_groups, here.embedded, "even_")).rows] == ["EVEN_1"]
+    assert (await here.store.read(find_groups, here.embedded, "e%n")).rows == []

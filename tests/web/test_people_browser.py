@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from signoff.people import groups, users
+from signoff.people import groups, tenants, users
 from signoff.people.chain import seal_pending
 from signoff.store.tx import Tx
 from tests.support.browser import Pages, accessibility_faults
@@ -22,6 +22,7 @@ async def fill(site: Site) -> int:
     scope = site.engine.scope()
 
     def people(tx: Tx) -> int:
+        tenants.open_tenant(tx, scope, "retail", "Retail and its many shops " * 3, "ada@example.org")
         groups.make_group(tx, scope, "a group with a name that goes on and on " * 5)
         users.add_user(tx, scope, f"{'long' * 40}@example.org", name="Name " * 40)
         users.set_active(tx, scope, "carl@example.org", False)
@@ -44,8 +45,9 @@ async def test_axe_finds_nothing_and_nothing_runs_off_the_page(
     page = await new_page(**options)
     await enter(page, site, "ada@example.org")
     for path in ("/people", "/people/add", f"/people/{ada}", f"/people/{ada}/deactivate", "/people/groups",
-                 "/people/groups/finance", "/settings", "/settings/tokens", "/record", "/record/audit",
-                 "/record/audit?person=nobody"):  # fmt: skip
+                 "/people/groups/finance", "/people/groups/finance?find=name", "/people/groups/finance/delete",
+                 "/settings", "/settings/tokens", "/settings/tenants", "/settings/tenants/retail/rename", "/record",
+                 "/record/audit", "/record/audit?person=nobody"):  # fmt: skip
         await page.goto(f"{site.address}{path}")
         await page.wait_for_load_state("load")
         assert await accessibility_faults(page) == [], path
@@ -85,3 +87,18 @@ async def test_a_disabled_button_stays_disabled_with_scripts(site: Site, new_pag
     button = page.get_by_role("button", name="Change the role")
     await expect(button).to_be_disabled()
     await expect(button).to_have_accessible_description("The last admin stays one. Make somebody else an admin first.")
+
+
+async def test_somebody_goes_on_in_another_tenant_from_the_menu(site: Site, new_page: Pages) -> None:
+    await fill(site)
+    page = await new_page(viewport=WIDTHS["desk"])
+    await enter(page, site, "ada@example.org", "/people")
+    other = await page.context.new_page()  # a second tab, which is shown the new tenant by itself
+    await other.goto(f"{site.address}/people")
+    await expect(other.get_by_text("Ana Moreno")).to_be_visible()
+    await expect(other.locator("#live-light")).to_have_attribute("data-state", "live")
+    await page.get_by_text("default", exact=True).click()
+    await page.get_by_role("button", name="Go on in Retail").click()
+    await expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    await expect(other.get_by_text("1 person", exact=True)).to_be_visible(timeout=5000)
+    await expect(other.get_by_text("Ana Moreno")).to_have_count(0)

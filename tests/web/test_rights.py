@@ -15,7 +15,7 @@ import pytest_asyncio
 from litestar.routes import HTTPRoute
 
 from signoff.people import groups, sessions, tenants, tokens, users
-from signoff.people.permissions import LEAST_ROLE, Action
+from signoff.people.permissions import FIRST_TENANT_ONLY, LEAST_ROLE, Action
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
 from signoff.web.routes import ROUTES, Need
@@ -29,6 +29,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /people/{user}/role": {"role": "viewer"},
     "POST /people/groups": {"name": "{new}"},
     "POST /settings/tokens": {"name": "{new}", "role": "viewer"},
+    "POST /settings/tenants": {"name": "{new}", "email": "{new}@example.org"},
+    "POST /settings/tenants/{tenant}/rename": {"title": "{new}"},
+    "POST /switch": {"tenant": "default"},
     "POST /api/v1/runs": {"workflow": "web/order", "args": {"order": "{new}"}},
     "POST /api/v1/runs/{run}/events/{event}": {"value": {"amount": 1}},
     "POST /api/v1/approvals/{approval}/decide": {"answer": {"approved": True, "boxes": 1}},
@@ -51,7 +54,7 @@ class House:
 
     site: Site
     tenants: dict[str, int]
-    pages: dict[str, httpx.AsyncClient] = field(default_factory=dict)  # by role; `stranger` too
+    pages: dict[str, httpx.AsyncClient] = field(default_factory=dict)  # by role; `stranger`, and an admin elsewhere
     csrf: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -68,6 +71,9 @@ class House:
                 return str(await store.write(users.add_user, scope, f"{new}@example.org"))
             case "group":
                 return await store.write(groups.make_group, scope, new)
+            case "tenant":
+                await store.write(tenants.add_tenant, self.site.engine.scope(), new)
+                return new
             case "name":
                 await store.write(tokens.create_token, scope, new, role="viewer")
                 return new
@@ -141,10 +147,10 @@ async def house(sqlite_url: str) -> AsyncIterator[House]:
             users.add_user(tx, Scope(other), "other@example.org", role="admin", password_hash=_HASH)
 
         await store.write(people)
-        for role in ("stranger", "program", *ROLES):
+        for role in ("stranger", "program", "other", *ROLES):
             client = made.pages[role] = await stack.enter_async_context(site.client())
             made.csrf[role] = csrf_of((await client.get("/sign-in")).text)
-            if role in ROLES:
+            if role in ("other", *ROLES):
                 data = {"email": f"{role}@example.org", "password": PASSWORD, "csrf": made.csrf[role], "next": "/more"}
                 assert (await client.post("/sign-in", data=data)).status_code == 303
                 made.csrf[role] = csrf_of((await client.get("/more")).text)
@@ -186,6 +192,13 @@ async def test_every_route_lets_in_whom_the_table_says_and_nobody_of_another_ten
                     if found.split(" ")[0] not in wanted:
                         wrong.append(f"{route} {deed} as {role} in {where}: {found}, wanted {' or '.join(wanted)}")
     assert not wrong, "\n".join(wrong)
+
+
+async def test_what_reaches_beyond_a_tenant_is_for_the_first_one_only(house: House) -> None:
+    """An admin of another tenant makes none, and reads of none."""
+    routes = [route for route, need in ROUTES.items() if isinstance(need, str) and need in FIRST_TENANT_ONLY]
+    assert len(routes) >= 4
+    assert {route: await house.ask(route, "", "other", "own") for route in routes} == dict.fromkeys(routes, "role")
 
 
 async def test_rows_name_rights_that_exist() -> None:

@@ -24,6 +24,16 @@ database_option = click.option(
     help="sqlite:///file.db or postgresql://user@host/name  [env: SIGNOFF_DATABASE]",
 )
 tenant_option = click.option("--tenant", default="default", show_default=True, help="Name of the tenant.")
+url_option = click.option(
+    "--url",
+    envvar="SIGNOFF_URL",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    help="Where people reach the server; links begin with it.  [env: SIGNOFF_URL]",
+)
+oidc_option = click.option(
+    "--oidc", envvar="SIGNOFF_OIDC", metavar="FILE", help="Identity providers: TOML or JSON, see the docs."
+)
 modules_argument = click.argument("modules", nargs=-1, metavar="MODULE...")
 required_modules_argument = click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 

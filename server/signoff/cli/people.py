@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from signoff.cli.failures import CommandFailed, Exit
 from signoff.people.links import SETUP_PATH
 from signoff.people.tenants import tenant_id
 from signoff.store.scope import Scope
 from signoff.store.store import Store
 from signoff.store.tx import Tx
+from signoff.web.providers import ProviderConfig, read_providers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,3 +32,11 @@ async def run_use_case(
 def link_address(url: str, secret: str) -> str:
     """Where a person opens a one-time link."""
     return f"{url.rstrip('/')}{SETUP_PATH}{secret}"
+
+
+def providers(source: str | None) -> list[ProviderConfig]:
+    """What `--oidc` names."""
+    try:
+        return read_providers(source) if source else []
+    except ValueError as error:
+        raise CommandFailed(f"The identity providers cannot be read: {error}.", Exit.USAGE) from error

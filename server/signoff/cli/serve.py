@@ -10,22 +10,21 @@ from contextlib import asynccontextmanager
 import click
 import structlog
 
-from signoff.cli.failures import CommandFailed, Exit
 from signoff.cli.modules import import_modules
 from signoff.cli.options import (
     database_option,
     engine_settings,
     modules_argument,
+    oidc_option,
     required_modules_argument,
     run_async,
     settings_option,
 )
-from signoff.cli.people import link_address
+from signoff.cli.people import link_address, providers
 from signoff.cli.serving import address_of, bind, serve_app, until_signal
 from signoff.people.links import first_admin_link
 from signoff.runtime.engine import DEFAULT_GRACE, Engine
 from signoff.web.app import create_app
-from signoff.web.providers import ProviderConfig, read_providers
 
 logger = structlog.get_logger("signoff")
 
@@ -45,7 +44,7 @@ migrate_option = click.option("--migrate", is_flag=True, help="Migrate a Postgre
 @click.option("--host", default="127.0.0.1", show_default=True, envvar="SIGNOFF_HOST")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, envvar="SIGNOFF_PORT")
 @click.option("--url", envvar="SIGNOFF_URL", help="Where people reach the server, when it stands behind a proxy.")
-@click.option("--oidc", envvar="SIGNOFF_OIDC", metavar="FILE", help="Identity providers: TOML or JSON, see the docs.")
+@oidc_option
 @click.option("--no-worker", is_flag=True, help="Only pages and API; `signoff worker` executes the runs.")
 @grace_option
 @settings_option
@@ -65,7 +64,7 @@ async def serve(
     database: str,
 ) -> None:
     """Import MODULEs with workflows, and serve pages, API and a worker until SIGTERM."""
-    providers = _providers(oidc)
+    known = providers(oidc)
     import_modules(modules)
     bound = bind(host, port)
     engine = Engine(database, worker=not no_worker, migrate=migrate, grace=grace, settings=engine_settings(settings))
@@ -78,17 +77,10 @@ async def serve(
             )
         names = sorted({workflow.name for workflow in engine.registry.workflows()})
         await serve_app(
-            create_app(engine, url=url, providers=providers),
+            create_app(engine, url=url, providers=known),
             bound,
             ready=lambda: logger.info("serving", address=address, workflows=names, worker=not no_worker),
         )
-
-
-def _providers(source: str | None) -> list[ProviderConfig]:
-    try:
-        return read_providers(source) if source else []
-    except ValueError as error:
-        raise CommandFailed(f"The identity providers cannot be read: {error}.", Exit.USAGE) from error
 
 
 @click.command()

@@ -6,9 +6,10 @@ import sys
 
 import click
 
+from signoff.approvals.naming import questions_naming
 from signoff.cli.failures import CommandFailed
-from signoff.cli.options import database_option, run_async, tenant_option
-from signoff.cli.people import link_address, run_use_case
+from signoff.cli.options import database_option, oidc_option, run_async, tenant_option, url_option
+from signoff.cli.people import link_address, providers, run_use_case
 from signoff.people import groups as groups_of
 from signoff.people import links
 from signoff.people import users as users_of
@@ -18,13 +19,6 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict
 
 role_choice = click.Choice(ROLES)
-url_option = click.option(
-    "--url",
-    envvar="SIGNOFF_URL",
-    default="http://127.0.0.1:8000",
-    show_default=True,
-    help="Where people reach the server; links begin with it.  [env: SIGNOFF_URL]",
-)
 password_option = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input, first line."
 )
@@ -129,6 +123,17 @@ async def activate(email: str, tenant: str, database: str) -> None:
     click.echo(f"{email.strip().lower()} is active again.")
 
 
+@users.command("remove")
+@click.argument("email")
+@tenant_option
+@database_option
+@run_async
+async def remove(email: str, tenant: str, database: str) -> None:
+    """Take a person out of a tenant; the account stays, and so does what they decided."""
+    await run_use_case(database, tenant, users_of.remove_user, email)
+    click.echo(f"{email.strip().lower()} belongs to {tenant} no more.")
+
+
 @users.command("setup-link")
 @click.argument("email", required=False)
 @url_option
@@ -178,6 +183,28 @@ async def remove_members(group: str, emails: tuple[str, ...], tenant: str, datab
     """Take people out of a group."""
     await run_use_case(database, tenant, _remove_members, group, emails)
     click.echo(f"Removed from {group}: {', '.join(emails)}")
+
+
+@groups.command("delete")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@oidc_option
+@tenant_option
+@database_option
+@run_async
+async def delete(group: str, yes: bool, oidc: str | None, tenant: str, database: str) -> None:
+    """Delete a group. Questions that only it could answer wait until somebody else may; the record stays."""
+    for provider in providers(oidc):
+        if provider.tenant == tenant and group in provider.groups.values():
+            raise CommandFailed(f"{provider.name} would make {group} again: take it out of its settings first")
+    if not yes:
+        named = await run_use_case(database, tenant, questions_naming, group)
+        asked = "1 open question names" if named.asked == 1 else f"{named.asked} open questions name"
+        keeps = f" {named.excluding} keep its members from answering." if named.excluding else ""
+        click.echo(f"{asked} it; {named.stuck} of them nobody could answer then.{keeps}")
+        click.confirm(f"Delete the group {group}?", abort=True)
+    members = await run_use_case(database, tenant, groups_of.delete_group, group)
+    click.echo(f"Deleted {group}, which had {members} {'member' if members == 1 else 'members'}.")
 
 
 @groups.command("list")

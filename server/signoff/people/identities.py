@@ -17,7 +17,7 @@ from signoff.people.audit import audit
 from signoff.people.canonical import storable
 from signoff.people.groups import add_to_group, remove_from_group
 from signoff.people.sign_in import Visitor
-from signoff.people.tenants import T
+from signoff.people.tenants import T, last_home, remember_home
 from signoff.people.users import M, U, add_user, clean_email, find_person, set_role
 from signoff.store.scope import Scope
 from signoff.store.tables import Identity
@@ -42,6 +42,7 @@ class Arrival:
     groups: frozenset[str]  # of ours, that they belong to by what the provider says
     managed: frozenset[str]  # of ours, that the provider decides about; the others are left as they are
     trusted: bool  # whose an address is
+    switch: bool = False  # whether it opens the other tenants of the account as well
 
 
 def admit(
@@ -72,16 +73,18 @@ def admit(
     if not user.active:
         raise Refused("inactive", f"The account {user.email} is deactivated")
     _follow(tx, scope, user_id, user.email, arrival)
-    person = find_person(tx, tenant_id, user_id=user_id)
+    home = (last_home(tx, user_id) if arrival.switch else None) or tenant_id
+    person = find_person(tx, home, user_id=user_id)
     if person is None:
         raise Refused("inactive", f"The account {user.email} does not belong here any more")
     if old is not None:
         sessions.end_session(tx, old)
     secret, session = sessions.open_session(
-        tx, user_id=user_id, tenant_id=tenant_id, role=person.role, data=data, agent=agent, address=address,
+        tx, user_id=user_id, tenant_id=home, role=person.role, data=data, agent=agent, address=address,
         provider=arrival.provider,
     )  # fmt: skip
-    entered = Scope(tenant_id, person)
+    remember_home(tx, user_id, home)
+    entered = Scope(home, person)
     audit(tx, entered, "sign_in", person.email, via="oidc", detail={"provider": arrival.provider})
     return Visitor(session, entered, secret)
 

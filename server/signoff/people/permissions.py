@@ -31,6 +31,7 @@ Action = Literal[
     "pool.change",
     "people.view",
     "people.manage",
+    "tenant.manage",
     "token.manage",
     "session.revoke",
     "audit.view",
@@ -56,11 +57,16 @@ LEAST_ROLE: Final[dict[Action, Role]] = {
     "pool.change": "admin",
     "people.view": "admin",
     "people.manage": "admin",
+    "tenant.manage": "admin",
     "token.manage": "admin",
     "session.revoke": "viewer",  # their own
     "audit.view": "admin",
     "ledger.export": "admin",
 }
+
+# What reaches beyond a tenant is for the first tenant's people only. Which one that is the database knows:
+# `people.tenants.require_first` asks.
+FIRST_TENANT_ONLY: Final[frozenset[Action]] = frozenset({"tenant.manage"})
 
 
 def actions_of(role: Role) -> frozenset[Action]:

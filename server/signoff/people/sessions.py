@@ -87,13 +87,21 @@ def touch_session(tx: Tx, key: str) -> None:
     tx.conn.execute(sa.update(S).where(S.c.hash == key, S.c.seen_at < tx.now).values(seen_at=tx.now))
 
 
-def rotate_session(tx: Tx, secret: str, *, role: str | None) -> tuple[str, SessionView] | None:
-    """A new id and CSRF secret for a session whose rights changed. The old id is worth nothing from the commit on."""
+def rotate_session(
+    tx: Tx, secret: str, *, role: str | None, tenant_id: int | None = None
+) -> tuple[str, SessionView] | None:
+    """A new id and CSRF secret for a session whose rights changed. The old id is worth nothing from the commit on.
+
+    `tenant_id`: where the session goes on, if elsewhere. It ends no later for that.
+    """
     row = tx.conn.execute(sa.delete(S).where(S.c.hash == digest(secret)).returning(S)).first()
     if row is None or row.expires_at <= tx.now:
         return None
     fresh = new_secret()
-    view = replace(_view(row), key=digest(fresh), role=role, csrf=new_secret(), seen_at=tx.now)
+    where = row.tenant_id if tenant_id is None else tenant_id
+    view = replace(
+        _view(row), key=digest(fresh), tenant_id=where, role=role, csrf=new_secret(), seen_at=tx.now
+    )  # fmt: skip
     _insert(tx, view)
     return fresh, view
 
@@ -121,9 +129,11 @@ def end_session_by_key(tx: Tx, user_id: int, key: str) -> bool:
     return bool(ended)
 
 
-def end_sessions_of(tx: Tx, user_id: int, *, but: str | None = None) -> int:
-    """Sign a user out everywhere (`but`: the key of one that stays); returns how many sessions ended."""
+def end_sessions_of(tx: Tx, user_id: int, *, but: str | None = None, tenant_id: int | None = None) -> int:
+    """Sign a user out everywhere (`but`: the key of one that stays), or in one tenant; returns how many ended."""
     query = sa.delete(S).where(S.c.user_id == user_id)
+    if tenant_id is not None:
+        query = query.where(S.c.tenant_id == tenant_id)
     ended = tx.conn.execute(query if but is None else query.where(S.c.hash != but)).rowcount
     if ended:
         rights_changed(tx, user_id)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from signoff.people import limits, links, sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import storable
+from signoff.people.changes import rights_changed
 from signoff.people.passwords import hash_password_async, needs_rehash, verify_password_async
 from signoff.people.sessions import SessionView
-from signoff.people.tenants import ensure_tenant
+from signoff.people.tenants import Home, ensure_tenant, homes, last_home, remember_home
 from signoff.people.users import M, U, clean_email, find_person, store_password
 from signoff.store.scope import Person, Scope
 from signoff.store.store import Store
@@ -21,11 +22,19 @@ from signoff.workflow.errors import InvalidInput, NotFound, Refused
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever is behind a cookie: the session, and what its person may do now. `secret` is set if the cookie is new."""
+    """Whoever is behind a cookie: the session, and what its person may do now. `secret` is set if the cookie is new.
+
+    `homes`: the tenants that they belong to, this one too.
+    """
 
     session: SessionView
     scope: Scope
     secret: str | None = None
+    homes: tuple[Home, ...] = ()
+
+    @property
+    def home(self) -> Home | None:
+        return next((home for home in self.homes if home.id == self.scope.tenant_id), None)
 
 
 async def sign_in(
@@ -70,10 +79,35 @@ async def visitor(store: Store, secret: str) -> Visitor | None:
         return None
     if found.scope.person is not None and found.session.role != found.scope.person.role:
         rotated = await store.write(sessions.rotate_session, secret, role=found.scope.person.role)
-        return None if rotated is None else Visitor(rotated[1], found.scope, rotated[0])
+        return None if rotated is None else replace(found, session=rotated[1], secret=rotated[0])
     if store.clock.now() - found.session.seen_at >= sessions.TOUCH_AFTER:
         await store.write(sessions.touch_session, found.session.key)
     return found
+
+
+def switch_tenant(tx: Tx, scope: Scope, secret: str, name: str) -> str | None:
+    """Go on in another tenant of one's own: the session gets a new id there, and its streams end.
+
+    Returns the new secret; None when the session is over, or there already. `NotFound` for a tenant that the person
+    does not belong to. Neither tenant's record names the other.
+    """
+    session = sessions.find_session(tx, secret)
+    if session is None or session.user_id is None or session.tenant_id is None:
+        return None
+    home = next((home for home in homes(tx, session.user_id) if home.name == name), None)
+    person = None if home is None else find_person(tx, home.id, user_id=session.user_id)
+    if home is None or person is None:
+        raise NotFound("You belong to no such tenant")
+    if home.id == session.tenant_id:
+        return None
+    rotated = sessions.rotate_session(tx, secret, role=person.role, tenant_id=home.id)
+    if rotated is None:
+        return None
+    remember_home(tx, session.user_id, home.id)
+    audit(tx, scope, "tenant.leave", person.email)
+    audit(tx, Scope(home.id, person, scope.via), "tenant.enter", person.email)
+    rights_changed(tx, session.user_id)
+    return rotated[0]
 
 
 async def set_up(store: Store, link: str, password: str, *, email: str | None = None, name: str = "") -> Person:
@@ -103,10 +137,7 @@ def _enter(
     user = tx.conn.execute(tx.dialect.lock(query)).first()
     if user is None or user.password_hash != stored:
         raise Refused("bad_credentials", "The e-mail address or the password is wrong")
-    tenants = sa.select(M.c.tenant_id).where(M.c.user_id == user_id).order_by(M.c.tenant_id)
-    if tenant_id is not None:
-        tenants = tenants.where(M.c.tenant_id == tenant_id)
-    tenant = tx.conn.execute(tenants.limit(1)).scalar()
+    tenant = tenant_id if tenant_id is not None else last_home(tx, user_id)
     person = None if tenant is None else find_person(tx, tenant, user_id=user_id)
     if tenant is None or person is None:
         raise Refused("not_member", "This account belongs to no tenant any more; ask an admin to add it")
@@ -115,6 +146,7 @@ def _enter(
     if old is not None:
         sessions.end_session(tx, old)
     limits.clear_attempts(tx, email, address)
+    remember_home(tx, user_id, tenant)
     secret, session = sessions.open_session(
         tx, user_id=user_id, tenant_id=tenant, role=person.role, agent=agent, address=address
     )
@@ -134,7 +166,9 @@ def _look(tx: Tx, secret: str) -> Visitor | None:
     if session is None or session.user_id is None or session.tenant_id is None:
         return None
     person = find_person(tx, session.tenant_id, user_id=session.user_id)
-    return None if person is None else Visitor(session, Scope(session.tenant_id, person))
+    if person is None:
+        return None
+    return Visitor(session, Scope(session.tenant_id, person), homes=homes(tx, session.user_id))
 
 
 def _set_up(tx: Tx, secret: str, password_hash: str, email: str | None, name: str) -> Person:

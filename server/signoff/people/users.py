@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from signoff.people import links, sessions
 from signoff.people.audit import audit
-from signoff.people.canonical import storable
+from signoff.people.canonical import is_storable, storable
 from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
@@ -138,6 +138,26 @@ def set_active(tx: Tx, scope: Scope, email: str, active: bool) -> None:
         people_changed(tx, tenant_id, user.id)
 
 
+def remove_user(tx: Tx, scope: Scope, email: str) -> None:
+    """Take a member out of the tenant: their role, groups, sessions and tokens here end; what they decided stays.
+
+    The last active admin stays (`Conflict`). By an admin only who belongs to another tenant too (`Conflict`): an
+    account that belongs nowhere is deactivated instead.
+    """
+    require(scope, "people.manage")
+    user = _member(tx, scope, email)
+    if user.role == "admin":
+        _keep_an_admin(tx, scope, user.id)
+    if scope.person is not None and not elsewhere(tx, scope, user.id):
+        raise Conflict(f"{user.email} belongs to no other tenant; deactivate the account instead", user=user.email)
+    ours = sa.select(G.c.id).where(G.c.tenant_id == scope.tenant_id)
+    tx.conn.execute(sa.delete(GM).where(GM.c.user_id == user.id, GM.c.group_id.in_(ours)))
+    tx.conn.execute(sa.delete(M).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user.id))
+    sessions.end_sessions_of(tx, user.id, tenant_id=scope.tenant_id)
+    audit(tx, scope, "user.remove", user.email, detail={"role": user.role})
+    people_changed(tx, scope.tenant_id, user.id)
+
+
 def list_users(tx: Tx, scope: Scope) -> list[UserView]:
     """The tenant's members by address."""
     require(scope, "people.view")
@@ -146,6 +166,53 @@ def list_users(tx: Tx, scope: Scope) -> list[UserView]:
         sa.select(*_VIEWED).join(M, M.c.user_id == U.c.id).where(M.c.tenant_id == scope.tenant_id).order_by(U.c.email)
     )
     return [_view(row, sorted(groups.get(row[0], ()))) for row in tx.conn.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class UserPage:
+    """Some of the members that match. `after` leads to those that follow."""
+
+    rows: list[UserView]
+    matching: int
+    after: int | None
+
+
+def find_users(
+    tx: Tx,
+    scope: Scope,
+    find: str = "",
+    *,
+    group: str | None = None,
+    outside: bool = False,
+    after: int | None = None,
+    limit: int = 50,
+) -> UserPage:
+    """Members by address, page by page. Each word of `find` is looked for in address, name and groups, in any case.
+
+    `group`: of its members only, or (`outside`) of active members of the tenant that are not in it.
+    """
+    require(scope, "people.view")
+    where = [M.c.tenant_id == scope.tenant_id]
+    inside = sa.select(GM.c.user_id).join(G, G.c.id == GM.c.group_id).where(G.c.tenant_id == scope.tenant_id)
+    if group is not None:
+        members = inside.where(G.c.name == group)
+        where += [U.c.active, U.c.id.not_in(members)] if outside else [U.c.id.in_(members)]
+    for word in find.split():
+        named = inside.where(G.c.name.icontains(word, autoescape=True))
+        places = [place.icontains(word, autoescape=True) for place in (U.c.email, U.c.name)]
+        where.append(sa.or_(*places, U.c.id.in_(named)))
+    if not is_storable(find):
+        return UserPage([], 0, None)
+    matching = sa.select(sa.func.count()).select_from(U).join(M, M.c.user_id == U.c.id).where(*where)
+    query = sa.select(*_VIEWED).join(M, M.c.user_id == U.c.id).where(*where).order_by(U.c.email)
+    if after is not None:
+        other = U.alias()
+        query = query.where(U.c.email > sa.select(other.c.email).where(other.c.id == after).scalar_subquery())
+    found = tx.conn.execute(query.limit(limit + 1)).all()
+    rest = found[limit - 1][0] if len(found) > limit else None
+    groups = _groups_by_user(tx, scope.tenant_id, [row[0] for row in found[:limit]])
+    rows = [_view(row, sorted(groups.get(row[0], ()))) for row in found[:limit]]
+    return UserPage(rows, int(tx.conn.execute(matching).scalar_one()), rest)
 
 
 def user(tx: Tx, scope: Scope, user_id: int) -> UserView:
@@ -160,6 +227,13 @@ def user(tx: Tx, scope: Scope, user_id: int) -> UserView:
     names = sa.select(G.c.name).join(GM, GM.c.group_id == G.c.id)
     groups = tx.conn.execute(names.where(G.c.tenant_id == scope.tenant_id, GM.c.user_id == user_id).order_by(G.c.name))
     return _view(row, groups.scalars())
+
+
+def members(tx: Tx, scope: Scope) -> int:
+    """How many people belong to the tenant, deactivated ones too."""
+    require(scope, "people.view")
+    query = sa.select(sa.func.count()).select_from(M).where(M.c.tenant_id == scope.tenant_id)
+    return int(tx.conn.execute(query).scalar_one())
 
 
 def admins(tx: Tx, scope: Scope) -> int:
@@ -217,9 +291,11 @@ def _view(row: Sequence[Any], groups: Iterable[str]) -> UserView:
     return UserView(user_id, email, name, role, active, has_password, external, tuple(groups))
 
 
-def _groups_by_user(tx: Tx, tenant_id: int) -> dict[int, set[str]]:
+def _groups_by_user(tx: Tx, tenant_id: int, users: Sequence[int] | None = None) -> dict[int, set[str]]:
     groups: dict[int, set[str]] = {}
     pairs = sa.select(GM.c.user_id, G.c.name).join(G, GM.c.group_id == G.c.id).where(G.c.tenant_id == tenant_id)
+    if users is not None:
+        pairs = pairs.where(GM.c.user_id.in_(users))
     for user_id, name in tx.conn.execute(pairs):
         groups.setdefault(user_id, set()).add(name)
     return groups

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 VERSION_TABLE = "signoff_alembic_version"
 # In order; the last is what this release works with. Opening a database need not load Alembic to know them.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 _LOCK = 0x5167_0FF0  # PostgreSQL advisory lock: one migration at a time
 
 

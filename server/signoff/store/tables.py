@@ -23,8 +23,9 @@ class Base(SQLModel, registry=registry):
 class Tenant(Base, table=True):
     __tablename__ = "signoff_tenant"
     id: int | None = Field(default=None, primary_key=True)
-    name: str = Field(unique=True)
+    name: str = Field(unique=True)  # for code and commands; it stays
     created_at: datetime = Field(sa_type=UtcDateTime)
+    title: str | None = None  # what pages call it; None: its name
 
 
 class Definition(Base, table=True):
@@ -318,12 +319,13 @@ class User(Base, table=True):
     password_hash: str | None = None
     active: bool = True
     created_at: datetime = Field(sa_type=UtcDateTime)
+    tenant_id: int | None = None  # that was used last
 
 
 class Membership(Base, table=True):
     __tablename__ = "signoff_membership"
     tenant_id: int = Field(primary_key=True)
-    user_id: int = Field(primary_key=True)
+    user_id: int = Field(primary_key=True, index=True)
     role: str  # viewer, approver, operator, admin
 
 

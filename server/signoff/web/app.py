@@ -36,6 +36,7 @@ from signoff.web.pages import (
     runs,
     settings,
     start,
+    tenants,
     workflows,
 )
 from signoff.web.providers import ProviderConfig
@@ -43,7 +44,22 @@ from signoff.web.security import Gatekeeper, with_headers
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
-ROOMS = (entrance, oidc, inbox, approval, deeds, drafts, runs, people, record, settings, start, workflows, live)
+ROOMS = (
+    entrance,
+    oidc,
+    inbox,
+    approval,
+    deeds,
+    drafts,
+    runs,
+    people,
+    record,
+    settings,
+    tenants,
+    start,
+    workflows,
+    live,
+)
 PAGES = [handler for room in ROOMS for handler in room.HANDLERS]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
@@ -105,6 +105,10 @@ class Backend:
     async def sign_out(self, secret: str) -> sessions.SessionView | None:
         return await self.store.write(_sign_out, secret)
 
+    async def switch_tenant(self, scope: Scope, secret: str, name: str, why_not: str) -> str | None:
+        """The cookie of the session in another tenant. `why_not`: why it must not go there, which is put on record."""
+        return await self.act("tenant.enter", storable(name), _switch, scope, secret, name, why_not)
+
     async def find_link(self, link: str) -> links.LinkView:
         return await self.store.read(links.find_link, link)
 
@@ -132,7 +136,7 @@ class Backend:
 
     async def act(
         self,
-        right: Action,
+        right: Action | Literal["tenant.enter"],
         target: str,
         use_case: Callable[Concatenate[Tx, Scope, P], T],
         scope: Scope,
@@ -350,6 +354,12 @@ def _whom_to_ask(tx: Tx, scope: Scope, besides: str | None) -> tuple[list[Person
         able = [person for person in able if person.email not in asked]
     names = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
     return able, list(tx.conn.execute(names).scalars())
+
+
+def _switch(tx: Tx, scope: Scope, secret: str, name: str, why_not: str) -> str | None:
+    if why_not:
+        raise Refused("provider", why_not)
+    return sign_in.switch_tenant(tx, scope, secret, name)
 
 
 def _sign_out(tx: Tx, secret: str) -> sessions.SessionView | None:

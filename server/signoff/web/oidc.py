@@ -149,7 +149,7 @@ class Provider:
             email_verified=verified if isinstance(verified, bool) else None,
             name=name if isinstance(name, str) else "", role=config.role_of(claimed), role_follows=bool(config.roles),
             groups=frozenset(config.groups[name] for name in claimed if name in config.groups),
-            managed=frozenset(config.groups.values()), trusted=config.trusted,
+            managed=frozenset(config.groups.values()), trusted=config.trusted, switch=config.switch,
         )  # fmt: skip
 
     async def sign_out_address(self, id_token: str | None, back: str) -> str | None:
@@ -232,6 +232,10 @@ class Providers:
 
     def get(self, provider: str | None) -> Provider | None:
         return self._by_id.get(provider or "")
+
+    @property
+    def configs(self) -> list[ProviderConfig]:
+        return [provider.config for provider in self._by_id.values()]
 
     @property
     def buttons(self) -> list[tuple[str, str]]:

@@ -42,6 +42,7 @@ class ProviderConfig(BaseModel):
     trusted: bool = False  # that it knows whose an address is
     sign_out: bool = True  # there as well, where it offers that
     tenant: str = "default"
+    switch: bool = False  # whether who signs in here may go on to other tenants that the account belongs to
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -78,11 +78,15 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /people/{user}/deactivate": "people.manage",
     "POST /people/{user}/deactivate": "people.manage",
     "POST /people/{user}/activate": "people.manage",
+    "GET /people/{user}/remove": "people.manage",
+    "POST /people/{user}/remove": "people.manage",
     "GET /people/groups": "people.view",
     "POST /people/groups": "people.manage",
     "GET /people/groups/{group}": "people.view",
     "POST /people/groups/{group}/add": "people.manage",
     "POST /people/groups/{group}/remove": "people.manage",
+    "GET /people/groups/{group}/delete": "people.manage",
+    "POST /people/groups/{group}/delete": "people.manage",
     # the record
     "GET /record": "audit.view",
     "GET /record/ledger.jsonl": "ledger.export",
@@ -96,6 +100,12 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "POST /settings/tokens": "token.manage",
     "GET /settings/tokens/{name}/revoke": "token.manage",
     "POST /settings/tokens/{name}/revoke": "token.manage",
+    # tenants
+    "POST /switch": "signed-in",  # into one's own
+    "GET /settings/tenants": "tenant.manage",
+    "POST /settings/tenants": "tenant.manage",
+    "GET /settings/tenants/{tenant}/rename": "tenant.manage",
+    "POST /settings/tenants/{tenant}/rename": "tenant.manage",
     # the API
     "POST /api/v1/runs": "run.start",
     "GET /api/v1/runs/{run}": "run.view",

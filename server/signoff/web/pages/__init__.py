@@ -45,6 +45,12 @@ def scope_of(request: AnyRequest) -> Scope:
     return cast("Scope", scope)
 
 
+def home_of(request: AnyRequest) -> str:
+    """The name of the tenant that the session is in."""
+    home = caller_of(request).visitor.home
+    return "" if home is None else cast("str", home.name)
+
+
 def outer_url(request: AnyRequest) -> str:
     """Where people reach this server, for links that leave it."""
     given = cast("str | None", request.app.state.url)
@@ -74,6 +80,19 @@ def _places(scope: Scope | None) -> list[tuple[str, str, str]]:
     return [*places, ("settings", "Settings", "/settings")]
 
 
+def why_not_switch(request: AnyRequest) -> str:
+    """Why the session may not go on in another tenant: a provider of one must not open the others."""
+    caller: Caller | None = request.scope["state"].get("caller")
+    provider = caller.visitor.session.provider if caller is not None and caller.visitor is not None else None
+    if provider is None:
+        return ""
+    known = request.app.state.providers.get(provider)
+    if known is not None and known.config.switch:
+        return ""
+    name = known.config.name if known is not None else provider
+    return f"{name}, where you signed in, leads into this one only. Sign out, and sign in with a password."
+
+
 def context(request: AnyRequest) -> dict[str, Any]:
     """What every template may use."""
     caller: Caller | None = request.scope["state"].get("caller")
@@ -81,6 +100,9 @@ def context(request: AnyRequest) -> dict[str, Any]:
     query = f"?{request.url.query}" if request.url.query else ""
     return {
         "person": scope.person if scope is not None else None,
+        "homes": caller.visitor.homes if caller is not None and caller.visitor is not None else (),
+        "home": caller.visitor.home if caller is not None and caller.visitor is not None else None,
+        "why_not_switch": why_not_switch(request),
         "csrf": caller.token if caller else "",
         "session_mark": caller.mark if caller else "",
         "theme": caller.theme if caller else "auto",

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from litestar import Response, get, post
 from litestar.params import FromPath
 
+from signoff.approvals.naming import questions_naming
 from signoff.people import groups, links, users
-from signoff.people.permissions import require
+from signoff.people.permissions import may, require
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
 from signoff.web import say
-from signoff.web.addresses import name_of, segment
-from signoff.web.pages import AnyRequest, backend_of, badge_of, is_htmx, outer_url, redirect, render, scope_of
+from signoff.web.addresses import name_of, number_of, segment
+from signoff.web.pages import AnyRequest, backend_of, badge_of, home_of, is_htmx, outer_url, redirect, render, scope_of
+from signoff.web.pages.oidc import providers_of
 from signoff.workflow.errors import Conflict, InvalidInput, NotFound, Refused
 
+ROWS = 50
+FOUND = 10  # people who could be added, below the members that a search finds
 ROLE_WORDS = {
     "viewer": "sees runs and questions",
     "approver": "answers questions as well",
@@ -31,6 +36,8 @@ DONE = {
     "group": "The group is made. Add its members here.",
     "member": "Added to the group.",
     "removed": "Taken out of the group.",
+    "left": "They belong here no more. What they decided stays.",
+    "deleted": "The group is deleted.",
 }
 
 
@@ -39,7 +46,7 @@ class Details:
     """A member with what their page needs to say what is possible, and why not."""
 
     user: users.UserView
-    groups: list[groups.GroupView]
+    groups: list[str]
     last_admin: bool
     elsewhere: bool
 
@@ -54,19 +61,25 @@ class Details:
         return _ELSEWHERE if self.elsewhere else ""
 
     @property
+    def why_not_remove(self) -> str:
+        if self.last_admin:
+            return "The last admin cannot leave. Make somebody else an admin first."
+        return "" if self.elsewhere else "The account belongs nowhere else. Deactivate it instead."
+
+    @property
     def why_not_link(self) -> str:
         if not self.user.active:
             return "A deactivated account gets no link. Activate it first."
         return _ELSEWHERE if self.elsewhere else ""
 
 
-_ELSEWHERE = "The account belongs to other teams too. Whoever runs the server can change it with signoff users."
+_ELSEWHERE = "The account belongs to other tenants too. Whoever runs the server can change it with signoff users."
 
 
 def _details(tx: Tx, scope: Scope, user_id: int) -> Details:
     user = users.user(tx, scope, user_id)
     last = user.role == "admin" and user.active and users.admins(tx, scope) == 1
-    return Details(user, groups.list_groups(tx, scope), last, users.elsewhere(tx, scope, user_id))
+    return Details(user, groups.group_names(tx, scope), last, users.elsewhere(tx, scope, user_id))
 
 
 def done_notes(request: AnyRequest, words: dict[str, str]) -> list[dict[str, str]]:
@@ -87,20 +100,46 @@ def problem_of(error: InvalidInput | Conflict | Refused | NotFound) -> str:
 # -- people
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which part of a list the address asks for."""
+
+    path: str
+    find: str
+    after: str
+
+    @classmethod
+    def of(cls, request: AnyRequest, path: str) -> Asked:
+        query = request.query_params
+        return cls(path, query.get("find", "").strip()[:200], query.get("after", "")[:256])
+
+    @property
+    def number(self) -> int | None:
+        """`after` as an id."""
+        return number_of(self.after)
+
+    def href(self, after: object = None) -> str:
+        query = {name: str(text) for name, text in (("find", self.find), ("after", after)) if text}
+        return f"{self.path}?{urlencode(query)}" if query else self.path
+
+
+def _people(tx: Tx, scope: Scope, asked: Asked) -> tuple[users.UserPage, int]:
+    return users.find_users(tx, scope, asked.find, after=asked.number, limit=ROWS), users.members(tx, scope)
+
+
 @get("/people")
 async def people_page(request: AnyRequest) -> Response[Any]:
-    found = await backend_of(request).look(users.list_users, scope_of(request))
-    q = request.query_params.get("find", "").strip()[:200]
-    shown = [user for user in found if q.lower() in f"{user.email} {user.name} {' '.join(user.groups)}".lower()]
-    return render(request, "people/list.html", place="people", badge=await badge_of(request), users=shown, find=q,
-                  total=len(found))  # fmt: skip
+    asked = Asked.of(request, "/people")
+    page, total = await backend_of(request).look(_people, scope_of(request), asked)
+    return render(request, "people/list.html", place="people", badge=await badge_of(request), page=page, asked=asked,
+                  total=total, notes=done_notes(request, DONE))  # fmt: skip
 
 
 async def _add_dialog(request: AnyRequest, typed: dict[str, Any], error: str = "", http: int = 200) -> Response[Any]:
     require(scope_of(request), "people.manage")
-    known = await backend_of(request).look(groups.list_groups, scope_of(request))
+    known = await backend_of(request).look(groups.group_names, scope_of(request))
     return render(request, "people/add.html", http=http, place="people", typed=typed, error=error, roles=ROLE_WORDS,
-                  groups=[group.name for group in known], in_dialog=is_htmx(request))  # fmt: skip
+                  groups=known, in_dialog=is_htmx(request))  # fmt: skip
 
 
 @get("/people/add")
@@ -191,8 +230,7 @@ async def change_groups(request: AnyRequest, user: FromPath[int]) -> Response[An
 
 def _set_groups(tx: Tx, scope: Scope, user_id: int, wanted: list[str]) -> None:
     user = users.user(tx, scope, user_id)
-    known = {group.name for group in groups.list_groups(tx, scope)}
-    for name in sorted(known & set(wanted) - set(user.groups)):
+    for name in sorted(set(groups.group_names(tx, scope)) & set(wanted) - set(user.groups)):
         groups.add_to_group(tx, scope, name, user.email)
     for name in sorted(set(user.groups) - set(wanted)):
         groups.remove_from_group(tx, scope, name, user.email)
@@ -238,6 +276,28 @@ def _set_active(tx: Tx, scope: Scope, user_id: int, active: bool) -> None:
     users.set_active(tx, scope, users.user(tx, scope, user_id).email, active)
 
 
+@get("/people/{user:int}/remove")
+async def remove_dialog(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    require(scope_of(request), "people.manage")
+    details = await backend_of(request).look(_details, scope_of(request), user)
+    return render(request, "people/remove.html", place="people", details=details, user=details.user,
+                  in_dialog=is_htmx(request))  # fmt: skip
+
+
+@post("/people/{user:int}/remove")
+async def remove(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    """Out of this tenant. Whoever takes themselves out is a stranger here, and signs in again elsewhere."""
+    try:
+        await backend_of(request).act("people.manage", str(user), _remove, scope_of(request), user)
+    except Conflict as error:
+        return await _person_page(request, user, problem_of(error), 409)
+    return redirect("/people?done=left")
+
+
+def _remove(tx: Tx, scope: Scope, user_id: int) -> None:
+    users.remove_user(tx, scope, users.user(tx, scope, user_id).email)
+
+
 # -- groups
 
 
@@ -246,10 +306,15 @@ async def groups_page(request: AnyRequest) -> Response[Any]:
     return await _groups_page(request)
 
 
+def _groups(tx: Tx, scope: Scope, asked: Asked) -> tuple[groups.GroupPage, int]:
+    return groups.find_groups(tx, scope, asked.find, after=asked.after or None, limit=ROWS), groups.count(tx, scope)
+
+
 async def _groups_page(request: AnyRequest, name: str = "", error: str = "", http: int = 200) -> Response[Any]:
-    found = await backend_of(request).look(groups.list_groups, scope_of(request))
-    return render(request, "people/groups.html", http=http, place="people", badge=await badge_of(request), groups=found,
-                  name=name, error=error)  # fmt: skip
+    asked = Asked.of(request, "/people/groups")
+    page, total = await backend_of(request).look(_groups, scope_of(request), asked)
+    return render(request, "people/groups.html", http=http, place="people", badge=await badge_of(request), page=page,
+                  asked=asked, total=total, name=name, error=error, notes=done_notes(request, DONE))  # fmt: skip
 
 
 @post("/people/groups")
@@ -267,16 +332,26 @@ async def group_page(request: AnyRequest, group: FromPath[str]) -> Response[Any]
     return await _group_page(request, name_of(group))
 
 
-def _group(tx: Tx, scope: Scope, name: str) -> tuple[groups.GroupView, list[users.UserView]]:
-    return groups.group(tx, scope, name), users.list_users(tx, scope)
+@dataclass(frozen=True, slots=True)
+class _Group:
+    group: groups.GroupLine
+    page: users.UserPage
+    others: users.UserPage  # active people who are not in it: a few to choose from, or those who are looked for
+
+
+def _group(tx: Tx, scope: Scope, name: str, asked: Asked) -> _Group:
+    group = groups.find_group(tx, scope, name)
+    page = users.find_users(tx, scope, asked.find, group=name, after=asked.number, limit=ROWS)
+    others = users.find_users(tx, scope, asked.find, group=name, outside=True, limit=FOUND if asked.find else ROWS)
+    return _Group(group, page, others)
 
 
 async def _group_page(request: AnyRequest, name: str, error: str = "", http: int = 200) -> Response[Any]:
-    group, everybody = await backend_of(request).look(_group, scope_of(request), name)
-    members = [user for user in everybody if user.email in group.members]
-    others = [user for user in everybody if user.email not in group.members and user.active]
-    return render(request, "people/group.html", http=http, place="people", badge=await badge_of(request), group=group,
-                  members=members, others=others, error=error, notes=done_notes(request, DONE))  # fmt: skip
+    asked = Asked.of(request, f"/people/groups/{segment(name)}")
+    found = await backend_of(request).look(_group, scope_of(request), name, asked)
+    return render(request, "people/group.html", http=http, place="people", badge=await badge_of(request), error=error,
+                  group=found.group, page=found.page, others=found.others, asked=asked,
+                  notes=done_notes(request, DONE))  # fmt: skip
 
 
 @post("/people/groups/{group:str}/add")
@@ -290,21 +365,57 @@ async def remove_member(request: AnyRequest, group: FromPath[str]) -> Response[A
 
 
 def _join(tx: Tx, scope: Scope, name: str, email: str) -> None:
-    groups.add_to_group(tx, scope, groups.group(tx, scope, name).name, email)
+    groups.add_to_group(tx, scope, groups.find_group(tx, scope, name).name, email)
 
 
 async def _member(request: AnyRequest, group: str, done: str, use_case: Any) -> Response[Any]:
-    email = (await _typed(request, "email"))["email"]
+    typed = await _typed(request, "email", "find")
+    email, find = typed["email"], typed["find"]
     try:
         await backend_of(request).act("people.manage", group, use_case, scope_of(request), group, email)
     except (InvalidInput, NotFound) as error:
         return await _group_page(request, group, problem_of(error), 422)
-    return redirect(f"/people/groups/{segment(group)}?done={done}")
+    more = f"&{urlencode({'find': find})}" if find else ""
+    return redirect(f"/people/groups/{segment(group)}?done={done}{more}")
+
+
+def _why_not_delete(request: AnyRequest, home: str, group: str) -> str:
+    """A provider would make the group again at the next sign-in, and nobody would have said so."""
+    named = [config.name for config in providers_of(request).configs
+             if config.tenant == home and group in config.groups.values()]  # fmt: skip
+    return f"{say.listed(named, 'and')} would make it again: its settings name it. Take it out there first." * bool(
+        named
+    )
+
+
+async def _delete_dialog(request: AnyRequest, name: str, http: int = 200) -> Response[Any]:
+    scope = scope_of(request)
+    require(scope, "people.manage")
+    group = await backend_of(request).look(groups.find_group, scope, name)
+    named = await backend_of(request).look(questions_naming, scope, name)
+    why_not = _why_not_delete(request, home_of(request), name)
+    return render(request, "people/delete_group.html", http=http, place="people", group=group, named=named,
+                  why_not=why_not, in_dialog=is_htmx(request))  # fmt: skip
+
+
+@get("/people/groups/{group:str}/delete")
+async def delete_group_dialog(request: AnyRequest, group: FromPath[str]) -> Response[Any]:
+    return await _delete_dialog(request, name_of(group))
+
+
+@post("/people/groups/{group:str}/delete")
+async def delete_group(request: AnyRequest, group: FromPath[str]) -> Response[Any]:
+    name, scope = name_of(group), scope_of(request)
+    if may(scope, "people.manage") and _why_not_delete(request, home_of(request), name):
+        return await _delete_dialog(request, name, 409)
+    await backend_of(request).act("people.manage", name, groups.delete_group, scope, name)
+    return redirect("/people/groups?done=deleted")
 
 
 HANDLERS = [
     people_page, add_dialog, add, person_page, change_role, change_groups, make_link, deactivate_dialog, deactivate,
-    activate, groups_page, make_group, group_page, add_member, remove_member,
+    activate, remove_dialog, remove, groups_page, make_group, group_page, add_member, remove_member,
+    delete_group_dialog, delete_group,
 ]  # fmt: skip
 
 assert set(ROLE_WORDS) == set(ROLES)
