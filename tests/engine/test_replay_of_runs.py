@@ -409,7 +409,16 @@ async def test_a_run_whose_version_nobody_has_shows_as_blocked(open_engine: Engi
     listed = await engine.runs(status="blocked")
     assert [item.id for item in listed.items] == [run.id]
     assert [item.id for item in (await engine.runs(status="waiting")).items] == []
+    with pytest.raises(TimeoutError, match="no live worker has 'w' version 1"):  # it is no RunBlocked: one may come
+        await run.result(timeout=0.05)
     await engine.close()
+    async with Engine(engine.store.url, registry=Registry(), worker=False) as looking:
+        run = looking.run(run.id)
+        view = await run.status()
+        assert (view.status, view.blocked, view.hint) == ("waiting", None, "no worker is running")
+        assert (await looking.runs()).unattended
+        with pytest.raises(TimeoutError, match="no worker is running"):
+            await run.result(timeout=0.05)
     engine = await open_engine(build(lambda r: define(r, 1)))
     assert await engine.run(run.id).result(timeout=WAIT) == 1
     await engine.close()

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from signoff.engine.outcomes import R
+from signoff.engine.recovery import W
 from signoff.people import links
 from tests.web.world import GATES, PASSWORD, Gate, Site, csrf_of, eventually, form_workflow
 
@@ -410,6 +411,19 @@ async def test_a_run_that_is_blocked_by_something_else_than_its_past_has_a_page(
         assert page.status_code == 200
         assert "Blocked: its code ran on without coming to a step" in page.text
         assert "shop.py:7" in page.text
+
+
+async def test_runs_that_stand_still_because_no_worker_runs_say_so(site: Site) -> None:
+    run, _ = await site.order("o-13")
+    async with site.signed_in("vera@example.org") as client:
+        for path in ("/runs", f"/runs/{run.id}"):
+            assert "o worker is running" not in (await client.get(path)).text
+        gone = sa.update(W).values(lost_at=site.engine.store.clock.now())
+        await site.engine.store.write(lambda tx: tx.conn.execute(gone))
+        assert "No worker is running: these runs go on when one does." in (await client.get("/runs")).text
+        assert "It stands still: no worker is running." in (await client.get(f"/runs/{run.id}")).text
+    async with site.client(headers=site.bearer("viewer")) as client:
+        assert (await client.get(f"/api/v1/runs/{run.id}")).json()["hint"] == "no worker is running"
 
 
 async def test_what_a_role_may_not_do_is_not_offered(site: Site) -> None:

@@ -103,6 +103,8 @@ def _print_run(view: RunView) -> None:
         click.echo(f"  {view.error.type}: {view.error.message}")
     if view.blocked is not None:
         click.echo(f"  blocked: {view.blocked.get('message', '')}")
+    if view.hint is not None:
+        click.echo(f"  stands still: {view.hint}")
 
 
 @run.command()

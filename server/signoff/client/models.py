@@ -73,6 +73,7 @@ class Run(_Body):
     result: Any = None
     error: RunError | None = None
     blocked: dict[str, Any] | None = None
+    hint: str | None = None  # why it stands still although nothing is wrong with it
     version_no: int
 
     @property

@@ -74,11 +74,14 @@ def status_of(row: Row) -> Status:
 
 
 _live = sa.select(W.c.id).where(W.c.lost_at.is_(None))
+# As far as is known: a worker that was killed counts until another one finds it lost.
+ATTENDED = sa.exists(_live)
+
 # Workers run, but none that has the run's workflow and version. Not while no worker runs at all: then nothing is known.
 CODELESS = sa.and_(
     R.c.state != sa.literal_column("'final'"),
     R.c.definition_id.not_in(sa.select(WD.c.definition_id).where(WD.c.worker_id.in_(_live))),
-    sa.exists(_live),
+    ATTENDED,
 )
 
 # Literals, not parameters: only then does SQLite use the partial index of open runs.

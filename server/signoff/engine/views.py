@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from signoff.engine.definitions import D
 from signoff.engine.lookup import find_run, in_scope
 from signoff.engine.outcomes import R, Row, S
-from signoff.engine.status import CODELESS, OPEN, Status, status_clause, status_of
+from signoff.engine.status import ATTENDED, CODELESS, FINAL_STATUSES, OPEN, Status, status_clause, status_of
 from signoff.store import payloads
 from signoff.store.scope import Scope
 from signoff.store.tables import Approval, Attempt, Completion, Event, Label, LogLine, PoolSlot, Round, Tenant
@@ -33,6 +33,9 @@ LABEL = Label.__table__  # type: ignore[attr-defined]
 LOG = LogLine.__table__  # type: ignore[attr-defined]
 ROUND = Round.__table__  # type: ignore[attr-defined]
 SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
+
+# they say themselves why they do not go on
+_RESTING = FINAL_STATUSES | {Status.BLOCKED, Status.PAUSED}
 
 REDACTED = '"[redacted]"'  # as JSON text
 
@@ -117,7 +120,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as it is now. `version_no` only grows."""
+    """A run as it is now. `version_no` only grows. `hint`: why it stands still although nothing is wrong with it."""
 
     id: str
     workflow: str
@@ -136,6 +139,7 @@ class RunView:
     result: str | None
     error: ErrorInfo | None
     blocked: Mapping[str, Any] | None
+    hint: str | None
     requested: str
     next_wake_at: datetime | None
     awaiting: tuple[Awaited, ...]
@@ -211,10 +215,14 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """`next` goes into the next call as `after`; None: there is no more."""
+    """`next` goes into the next call as `after`; None: there is no more.
+
+    `unattended`: some of these could go on, but no worker is running.
+    """
 
     items: tuple[RunSummary, ...]
     next: str | None
+    unattended: bool = False
 
 
 def run_view(tx: Tx, scope: Scope, run: str) -> RunView:
@@ -238,6 +246,7 @@ def run_view(tx: Tx, scope: Scope, run: str) -> RunView:
         result=_text(row.value, texts, secret),
         error=_error(row.error, texts),
         blocked=_blocked(row),
+        hint=_hint(row),
         requested=row.requested,
         awaiting=tuple(waits),
         running=tuple(view for view in shown if view.state == "running"),
@@ -319,7 +328,9 @@ def page(tx: Tx, scope: Scope, filter: RunFilter, after: str | None = None, limi
         select = select.where(R.c.id < int(after))
     rows = tx.conn.execute(select.order_by(R.c.id.desc()).limit(limit + 1)).all()
     more = str(rows[limit - 1].id) if len(rows) > limit else None
-    return RunPage(tuple(RunSummary(**_summary_fields(row)) for row in rows[:limit]), more)
+    items = tuple(RunSummary(**_summary_fields(row)) for row in rows[:limit])
+    unattended = bool(rows) and not rows[0].attended and any(item.status not in _RESTING for item in items)
+    return RunPage(items, more, unattended)
 
 
 # -- runs
@@ -336,6 +347,7 @@ def _runs_select() -> sa.Select[Any]:
             sa.func.coalesce(T.c.name, "").label("tenant"),
             parent.c.public_id.label("parent"),
             CODELESS.label("codeless"),
+            ATTENDED.label("attended"),
         )
         .join(D, D.c.id == R.c.definition_id)
         .outerjoin(T, T.c.id == R.c.tenant_id)
@@ -354,7 +366,19 @@ def _blocked(row: Row) -> dict[str, Any] | None:
         return reason
     if not row.codeless:
         return None
-    return {"code": "no_code", "message": f"no live worker has {row.workflow!r} version {row.version}"}
+    return {"code": "no_code", "message": _no_code(row)}
+
+
+def _no_code(row: Row) -> str:
+    return f"no live worker has {row.workflow!r} version {row.version}"
+
+
+def _hint(row: Row) -> str | None:
+    if status_of(row) in _RESTING:
+        return None
+    if not row.attended:
+        return "no worker is running"
+    return _no_code(row) if row.codeless else None
 
 
 def _summary_fields(row: Row) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Run(Generic[R]):
         """Wait for the end and return the result.
 
         Raises RunFailed, RunCanceled, RunBlocked (it cannot go on with the code that is there; it may be waited for
-        again), and TimeoutError after `timeout` (seconds); the run is not touched by that.
+        again), and TimeoutError after `timeout` (seconds), which tells if the run stands still, and why; the run is not
+        touched by that. One that no worker has the code of is waited for: a worker may come.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         key = await self.key()
@@ -82,7 +83,10 @@ class Run(Generic[R]):
             async with asyncio.timeout(seconds):
                 ending = await self._engine.watcher.ending(key)
         except TimeoutError:
-            raise TimeoutError(f"run {self.id} has not ended after {seconds} seconds") from None
+            view = await self.status()
+            still = view.hint or (view.blocked or {}).get("message")
+            why = f": {still}" if still else ""
+            raise TimeoutError(f"run {self.id} has not ended after {seconds} seconds{why}") from None
         if ending is None:
             raise NotFound(f"run {self.id!r} was cleaned up", run=self.id)
         return self._unpack(ending)

@@ -99,7 +99,7 @@ class RunningBody(BaseModel):
 
 
 class RunBody(BaseModel):
-    """A run as it is now. `version_no` only grows."""
+    """A run as it is now. `version_no` only grows. `hint`: why it stands still although nothing is wrong with it."""
 
     id: str
     workflow: str
@@ -119,6 +119,7 @@ class RunBody(BaseModel):
     result: Any
     error: ErrorBody | None
     blocked: dict[str, Any] | None
+    hint: str | None
     version_no: int
 
 
@@ -154,7 +155,7 @@ def _run_body(view: RunView) -> RunBody:
         error=None if error is None else ErrorBody(
             type=error.type, message=error.message, data=error.data, step_no=error.step_no
         ),
-        blocked=dict(view.blocked) if view.blocked is not None else None, version_no=view.version_no,
+        blocked=dict(view.blocked) if view.blocked is not None else None, hint=view.hint, version_no=view.version_no,
     )  # fmt: skip
 
 

@@ -204,6 +204,8 @@ def _brief(text: str, most: int = 140) -> str:
 def detail(details: Any, now: datetime) -> str:
     """A second line where one sentence is not enough: deadlines, reasons."""
     run = details.run
+    if run.hint is not None:
+        return f"It stands still: {run.hint}."
     if run.status == "waiting":
         due = [item.due_at for item in run.awaiting if item.due_at is not None and item.kind in ("ask", "event")]
         return Markup("It gives up {}.").format(say.ticking(min(due), now)) if due else ""

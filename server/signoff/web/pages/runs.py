@@ -103,7 +103,7 @@ async def _rows(request: AnyRequest, asked: Asked) -> dict[str, Any]:
     live = asked.href("/runs/rows", **({"after": after} if after else {"top": first}))
     older = asked.href(after=page.next) if page.next else None
     return {"page": items, "older": older, "live_href": live, "fresh": fresh, "newest": asked.href(),
-            "filter": asked}  # fmt: skip
+            "filter": asked, "unattended": page.unattended}  # fmt: skip
 
 
 @get("/runs")
