@@ -21,6 +21,7 @@ from signoff.web import api, api_record
 from signoff.web.addresses import keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
+from signoff.web.fragments import Fragments
 from signoff.web.live import LiveHub
 from signoff.web.oidc import Providers
 from signoff.web.pages import (
@@ -92,7 +93,8 @@ def create_app(
     of OpenID Connect at which people may sign in besides passwords.
     """
     backend = backend or Backend(engine)
-    hub = LiveHub(backend)
+    fragments = Fragments()
+    hub = LiveHub(backend, fragments)
     static = create_static_files_router(
         "/static", [static_dir()], cache_control=CacheControlHeader(max_age=31_536_000, public=True, immutable=True)
     )
@@ -109,7 +111,14 @@ def create_app(
         on_startup=[hub.start],
         on_shutdown=[hub.stop],
         state=State(
-            {"backend": backend, "live": hub, "templates": environment(), "url": url, "providers": Providers(providers)}
+            {
+                "backend": backend,
+                "live": hub,
+                "fragments": fragments,
+                "templates": environment(),
+                "url": url,
+                "providers": Providers(providers),
+            }
         ),
         openapi_config=OpenAPIConfig(
             title="Signoff",

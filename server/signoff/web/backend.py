@@ -51,6 +51,7 @@ class RunDetails:
     rounds: list[views.RoundView]
     questions: Mapping[str, approvals.ApprovalView]  # that are waited for, by id
     can_undo: int  # steps that a cancel could undo
+    key: int  # the run's, as notices name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +396,7 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
         rounds=views.rounds_view(tx, scope, run),
         questions={item.id: item for item in questions},
         can_undo=int(tx.conn.execute(undo).scalar_one()),
+        key=row.id,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from signoff.store.scope import Scope
     from signoff.store.tx import Notice
     from signoff.web.backend import Backend
+    from signoff.web.fragments import Fragments
 
 MAX_TOPICS = 200
 PAUSE = 0.1  # seconds between two rounds of telling: what changes faster is told once
@@ -59,8 +60,9 @@ class Stream:
 class LiveHub:
     """Belongs to the app's loop, between `start` and `stop`."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, fragments: Fragments) -> None:
         self.backend = backend
+        self.fragments = fragments
         self.streams: dict[str, Stream] = {}
         self.version = 0
         # given to each response, so that streams end well when the server stops
@@ -125,6 +127,7 @@ class LiveHub:
 
     async def _tell(self, runs: set[Any], tenants: set[Any], everything: bool) -> None:
         self.version += 1
+        self.fragments.forget(None if everything else runs)
         if not self.streams:
             return
         changed: set[tuple[str, Any]] = {("run", run) for run in runs} | {("approvals", tenant) for tenant in tenants}

@@ -16,10 +16,13 @@ from signoff.people.permissions import may
 from signoff.web.security import Caller, NotSignedIn
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
     from jinja2 import Environment
 
     from signoff.store.scope import Scope
     from signoff.web.backend import Backend
+    from signoff.web.fragments import Fragments, Rendering, Topic
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -125,8 +128,27 @@ def render(request: AnyRequest, template: str, *, http: int = 200, **values: Any
 
 def fragment(request: AnyRequest, template: str, **values: Any) -> Markup:
     """A part of a page that is fetched again when its topic changes. It carries its own tag (`data-etag`)."""
+    return _tagged(request, template, {**context(request), **values})
+
+
+def impersonal(request: AnyRequest, template: str, **values: Any) -> Markup:
+    """As `fragment`, for all who have the same rights: it fails on whatever the template would take from the person."""
+    return _tagged(request, template, {"now": backend_of(request).now(), **values})
+
+
+async def shared_fragment(
+    request: AnyRequest, topic: Topic, variant: Hashable, make: Callable[[], Awaitable[Rendering]]
+) -> Response[bytes]:
+    """A fragment that is made once for all who have the same rights in the tenant."""
+    scope = scope_of(request)
+    rights = (scope.tenant_id, scope.person.role if scope.person is not None else None)
+    fragments = cast("Fragments", request.app.state.fragments)
+    return send_fragment(request, await fragments.get(topic, (rights, variant), make))
+
+
+def _tagged(request: AnyRequest, template: str, values: dict[str, Any]) -> Markup:
     env = cast("Environment", request.app.state.templates)
-    text = env.get_template(template).render(**{**context(request), **values}).strip()
+    text = env.get_template(template).render(**values).strip()
     tag = hashlib.sha256(_TICKING.sub(">", text).encode()).hexdigest()[:20]
     return Markup(text.replace(" data-live=", f' data-etag="{tag}" data-live=', 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from litestar import Response, get, post
@@ -18,16 +18,19 @@ from signoff.store.scope import Scope
 from signoff.web import say, wording
 from signoff.web.addresses import name_of, segment
 from signoff.web.backend import ROWS, RunDetails
+from signoff.web.fragments import Fragments, Rendering
 from signoff.web.pages import (
     AnyRequest,
     backend_of,
     badge_of,
     fragment,
+    impersonal,
     is_htmx,
     redirect,
     render,
     scope_of,
     send_fragment,
+    shared_fragment,
 )  # fmt: skip
 from signoff.web.timeline import lay_out
 from signoff.workflow.errors import Conflict, InvalidInput, NotFound
@@ -112,14 +115,18 @@ async def runs_page(request: AnyRequest) -> Response[Any]:
     rows = await _rows(request, asked)
     return render(
         request, "runs/list.html", place="runs", badge=await badge_of(request), filter=asked, chips=_chips(asked),
-        q=asked.q or "", rows=fragment(request, "runs/_rows.html", **rows),
+        q=asked.q or "", rows=impersonal(request, "runs/_rows.html", **rows),
     )  # fmt: skip
 
 
 @get("/runs/rows")
 async def runs_rows(request: AnyRequest) -> Response[Any]:
-    rows = await _rows(request, Asked.of(request))
-    return send_fragment(request, fragment(request, "runs/_rows.html", **rows))
+    asked, query, tenant = Asked.of(request), request.query_params, scope_of(request).tenant_id
+
+    async def make() -> Rendering:
+        return Rendering(impersonal(request, "runs/_rows.html", **await _rows(request, asked)))
+
+    return await shared_fragment(request, ("runs", tenant), (asked, query.get("after"), query.get("top")), make)
 
 
 # -- one run
@@ -127,7 +134,7 @@ async def runs_rows(request: AnyRequest) -> Response[Any]:
 
 def _live(request: AnyRequest, details: RunDetails, all_steps: bool) -> Any:
     now, run = backend_of(request).now(), details.run
-    return fragment(
+    return impersonal(
         request,
         "runs/_live.html",
         run=run,
@@ -147,6 +154,7 @@ async def run_page(request: AnyRequest, run: FromPath[str]) -> Response[Any]:
     backend, scope, name = backend_of(request), scope_of(request), name_of(run)
     all_steps = request.query_params.get("steps") == "all"
     details = await backend.run_details(scope, name, all_steps=all_steps)
+    cast("Fragments", request.app.state.fragments).learn(scope.tenant_id, name, details.key)
     panel = ""
     step = request.query_params.get("step", "")
     if step.isdecimal() and len(step) < 9:
@@ -160,8 +168,18 @@ async def run_page(request: AnyRequest, run: FromPath[str]) -> Response[Any]:
 @get("/runs/{run:str}/live")
 async def run_live(request: AnyRequest, run: FromPath[str]) -> Response[Any]:
     all_steps = request.query_params.get("steps") == "all"
-    details = await backend_of(request).run_details(scope_of(request), name_of(run), all_steps=all_steps)
-    return send_fragment(request, _live(request, details, all_steps))
+    scope, name, fragments = scope_of(request), name_of(run), cast("Fragments", request.app.state.fragments)
+    key = fragments.key_of(scope.tenant_id, name)
+
+    async def make() -> Rendering:
+        details = await backend_of(request).run_details(scope, name, all_steps=all_steps)
+        fragments.learn(scope.tenant_id, name, details.key)
+        # who may answer a question that it waits for is a matter of more than the role
+        return Rendering(_live(request, details, all_steps), details.key == key and not details.questions)
+
+    if key is None:
+        return send_fragment(request, (await make()).content)
+    return await shared_fragment(request, ("run", key), all_steps, make)
 
 
 async def _panel(request: AnyRequest, run: str, no: int) -> Any:
