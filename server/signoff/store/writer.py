@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from signoff.store.clock import Clock
 from signoff.store.dialect import Dialect
-from signoff.store.errors import CommitUnknown, StoreClosed, StoreError
+from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError
 from signoff.store.hub import Hub
 from signoff.store.promise import Promise
 from signoff.store.tx import Notice, Tx
@@ -373,7 +373,10 @@ class Writer:
                 failure: Exception = link.translate(error) or error
                 # SQLite knows whether it committed, and waits for its lock by itself
                 if isinstance(failure, StoreError) and failure.transient and link.dialect.name == "postgresql":
-                    if committing and not all(job.repeatable for job in jobs):
+                    lost = committing and isinstance(
+                        failure, DatabaseUnavailable
+                    )  # a conflict says that nothing was done
+                    if lost and not all(job.repeatable for job in jobs):
                         unclear = CommitUnknown(f"the connection was lost during a commit: {failure}")
                         for job in jobs:
                             if not job.repeatable:
