@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from signoff.store.tables import Approval, Completion, Decision, Event, LedgerRow, PoolSlot, Run, Step
+from tests.crash.answers import Answers
 from tests.crash.feeder import read_lines
 from tests.crash.flows import PAYMENTS, PLAIN_ENTRIES
 
@@ -65,6 +66,7 @@ class Books:
             self.completions = _rows(connection, Completion)
             self.slots = _rows(connection, PoolSlot)
             self.entries = connection.execute(sa.text("SELECT number, entry, value FROM crash_ledger")).all()
+            self._answers = Answers(self, connection)
             self.totals = connection.execute(sa.text("SELECT SUM(amount) FROM crash_total")).scalar_one()
         self.by_id = {run.public_id: run for run in self.runs.values()}
         self.accepted = read_lines(folder / "accepted")
@@ -85,7 +87,8 @@ class Books:
         self._journal()
         self._ledger()
         self._events()
-        self._decisions()
+        for text, run_id in self._answers.faults():
+            self._fault(text, run_id)
         self._actions()
         return self.faults
 
@@ -201,11 +204,12 @@ class Books:
         for entry, value in values.items():
             if expected.get(entry, value) != value:
                 self._fault(f"{entry!r} is {value!r} in the ledger instead of {expected[entry]!r}", run_id)
-        answers = [json.loads(one.answer)["note"] for one in self._approvals_of(run_id) if one.answer]
+        answers = [json.loads(one.answer)["note"] for one in self.approvals_of(run_id) if one.answer]
         if "answer" in values and values["answer"] not in answers:
             self._fault(f"the handler saw the answer {values['answer']!r}, decided was {answers}", run_id)
 
-    def _approvals_of(self, run_id: int) -> list[Any]:
+    def approvals_of(self, run_id: int) -> list[Any]:
+        """The questions of a run, by its key."""
         return [approval for approval in self.approvals.values() if approval.run_id == run_id]
 
     def _events(self) -> None:
@@ -235,34 +239,6 @@ class Books:
         for line in self.receipts:
             if "event" in line and line["event"] not in there:
                 self._fault(f"event {line['event']} of run {line['run']} was acknowledged and is not there")
-
-    def _decisions(self) -> None:
-        """One decision for each decided approval, with one ledger row; none that was acknowledged is lost."""
-        of_approval: dict[int, list[Any]] = defaultdict(list)
-        for decision in self.decisions:
-            of_approval[decision.approval_id].append(decision)
-        in_ledger = Counter(row.approval for row in self.ledger_rows if row.kind == "decision")
-        for approval in self.approvals.values():
-            decisions = of_approval[approval.id]
-            wanted = 1 if approval.state == "decided" else 0
-            if len(decisions) != wanted or in_ledger[approval.public_id] != wanted:
-                self._fault(
-                    f"the question of step {approval.step_no} is {approval.state} with {len(decisions)} decisions and "
-                    f"{in_ledger[approval.public_id]} ledger rows",
-                    approval.run_id,
-                )
-            if decisions and json.loads(decisions[0].answer) != json.loads(approval.answer):
-                self._fault(f"the decision of step {approval.step_no} differs from the answer", approval.run_id)
-        there = {decision.id for decision in self.decisions}
-        winners: dict[str, set[int]] = defaultdict(set)
-        for line in self.receipts:
-            if "decision" in line:
-                winners[line["approval"]].add(line["decision"])
-                if line["decision"] not in there:
-                    self._fault(f"decision {line['decision']} of run {line['run']} was acknowledged and is not there")
-        for approval_id, ids in winners.items():
-            if len(ids) > 1:
-                self._fault(f"two people were told that their answer to {approval_id} counts")
 
     def _actions(self) -> None:
         """Side effects: once their step is durable, never after its outcome, no oftener than attempts are known."""
@@ -312,7 +288,7 @@ class Books:
             lines.append(f"  {shown}  asked {times[0]} ended {times[1]} due {times[2]}")
         events = [one for one in self.events if one.run_id == run_id]
         lines += [f"  event {one.name} {one.value} {one.state} by {one.consumed_by}" for one in events]
-        lines += [f"  approval step {one.step_no} {one.state} {one.answer}" for one in self._approvals_of(run_id)]
+        lines += [f"  approval step {one.step_no} {one.state} {one.answer}" for one in self.approvals_of(run_id)]
         lines += [f"  trace {json.dumps(line)}" for line in self.trace if line["run"] == run.public_id]
         number = self.number_of.get(run_id)
         lines += [f"  ledger {entry} {value}" for of, entry, value in self.entries if of == number]
@@ -324,7 +300,7 @@ class Books:
         return (
             f"{len(self.runs)} runs ({', '.join(f'{count} {kind}' for kind, count in kinds.items())}), "
             f"{len(self.steps)} steps, {len(self.entries)} ledger entries, {len(self.events)} events, "
-            f"{len(self.decisions)} decisions, {lost} lost attempts"
+            f"{lost} lost attempts; {self._answers.summary()}"
         )
 
 

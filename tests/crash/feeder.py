@@ -11,21 +11,41 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from signoff import Conflict, Engine, NotFound, Refused
+from signoff import Ask, Conflict, Engine, InvalidInput, NotFound, Refused
+from signoff.approvals import changes, claims, thread
+from signoff.approvals.doors import through
+from signoff.people.users import find_person
 from signoff.store.errors import StoreError
+from signoff.store.scope import Scope
 from signoff.store.tx import Tx
-from tests.crash.flows import PAYMENTS, Answer, allow, append, complete, hint, kind_of, order, paid
+from tests.crash.flows import (
+    DEADLINE,
+    PAYMENTS,
+    Answer,
+    allow,
+    append,
+    complete,
+    hint,
+    is_patient,
+    kind_of,
+    order,
+    paid,
+    panel,
+    verdict,
+)
 
 T = TypeVar("T")
 MAX_OPEN = 15  # orders under way at once
-PEOPLE = ("ana@example.org", "ben@example.org")
+OUTSIDE = ("ana@example.org", "ben@example.org")  # no account is needed where a question is put to nobody in particular
+PANEL = ("cho@example.org", "dan@example.org", "eve@example.org")
+CHIEF = "fay@example.org"  # an operator
 PATIENCE = 90.0  # seconds for which the database may be away
 OVER = (Conflict, NotFound, Refused)  # the run is over, or somebody else was first
 
@@ -60,11 +80,10 @@ class Feeder:
         return await self.surely(partial(self.engine.store.read, _open_orders))
 
     async def round(self) -> None:
-        for run_id, approval in await self.surely(partial(self.engine.store.read, _open_approvals)):
+        for run_id, approval, ask in await self.surely(partial(self.engine.store.read, _open_approvals)):
             if approval not in self.answered:
                 self.answered.add(approval)
-                task = asyncio.create_task(self.answer(run_id))
-                self.answering.add(task)
+                self.answering.add(asyncio.create_task(self.attend(run_id, approval, ask)))
         for task in [task for task in self.answering if task.done()]:
             self.answering.discard(task)
             task.result()
@@ -93,7 +112,7 @@ class Feeder:
     async def see_through(self, run_id: str, number: int) -> None:
         """Events in order; a cancel somewhere in between for those that are to be canceled."""
         run, kind = self.engine.run(run_id), kind_of(number)
-        cancel_after = self.random.randrange(PAYMENTS + 2) if kind in ("canceled", "undone") else None
+        cancel_after = self.random.randrange(PAYMENTS + 4) if kind in ("canceled", "undone") else None
         messages: list[tuple[Any, Any]] = [(hint, f"hint {number}"), *((paid, amount) for amount in range(PAYMENTS))]
         try:
             for at, (event, value) in enumerate(messages):
@@ -103,28 +122,82 @@ class Feeder:
                 sent = await self.surely(partial(run.send, event, value, idempotency_key=f"{event.name} {value}"))
                 append(self.receipts, {"event": sent.id, "run": run_id})
             if cancel_after is not None:
+                if cancel_after >= len(messages):
+                    await asyncio.sleep(self.random.uniform(0, 2.5))  # while people are asked
                 await self.surely(lambda: run.cancel(reason="the test says so", compensate=kind == "undone"))
         except OVER as error:
             if cancel_after is None:
                 raise AssertionError(f"order {number}, run {run_id}: refused though nobody canceled it") from error
 
-    async def answer(self, run_id: str) -> None:
-        """One person answers, or two at once with different answers."""
-        people = PEOPLE if self.random.random() < 0.4 else PEOPLE[:1]
-        await asyncio.gather(*(self.answer_as(run_id, person) for person in people))
+    async def attend(self, run_id: str, approval: str, ask: str) -> None:
+        match ask:
+            case allow.name:
+                await self.answer(run_id, allow, OUTSIDE)
+            case verdict.name:
+                await self.judge(run_id, approval)
+            case _:
+                await self.sit(run_id, approval)
 
-    async def answer_as(self, run_id: str, person: str) -> None:
+    async def answer(self, run_id: str, ask: Ask[Answer], people: Sequence[str]) -> None:
+        """One person answers, or two at once with different answers."""
+        many = 2 if self.random.random() < 0.4 else 1
+        await asyncio.gather(*(self.answer_as(run_id, ask, person) for person in self.random.sample(people, many)))
+
+    async def answer_as(self, run_id: str, ask: Ask[Answer], person: str) -> None:
         run = self.engine.run(run_id)
         try:
             receipt = await self.surely(
-                lambda: run.decide(allow, Answer(yes=True, note=f"{person} at {time.time()}"), by=person)
+                lambda: run.decide(ask, Answer(yes=True, note=f"{person} at {time.time()}"), by=person)
             )
         except OVER:
             return
-        append(
-            self.receipts,
-            {"decision": receipt.decision_id, "run": run_id, "approval": receipt.approval, "person": person},
-        )
+        line = {"decision": receipt.decision_id, "run": run_id, "approval": receipt.approval, "person": person}
+        append(self.receipts, line | {"complete": receipt.complete})
+
+    async def judge(self, run_id: str, approval: str) -> None:
+        """About when the deadline comes, which somebody may have moved."""
+        await asyncio.sleep(self.random.uniform(0, DEADLINE * 1.2))
+        if self.random.random() < 0.3:
+            await self.act(self.random.choice(PANEL), "extend", changes.extend, approval)
+            await asyncio.sleep(self.random.uniform(0, 1.2))
+        await self.answer(run_id, verdict, PANEL)
+
+    async def sit(self, run_id: str, approval: str) -> None:
+        """The panel at work, until its question is over: two may act at once, and what they do may be refused."""
+        while (found := await self.surely(partial(self.engine.store.read, _panel, approval))) is not None:
+            number, waits = found
+            decides = not (is_patient(number) and waits)
+            many = 2 if self.random.random() < 0.3 else 1
+            await asyncio.gather(*(self.sit_as(run_id, approval, decides) for _ in range(many)))
+            await asyncio.sleep(self.random.uniform(0.02, 0.3))
+
+    async def sit_as(self, run_id: str, approval: str, decides: bool) -> None:
+        person, what = self.random.choice([*PANEL, CHIEF]), self.random.random()
+        if what < 0.2:
+            await self.act(person, "claim", claims.claim, approval, take_over=person == CHIEF)
+        elif what < 0.3:
+            await self.act(person, "release", claims.release, approval)
+        elif what < 0.45:
+            text = f"{person} at {time.time()}"
+            if await self.act(person, "comment", thread.comment, approval, text):
+                append(self.receipts, {"comment": text, "approval": approval, "run": run_id})
+        elif what < 0.5:
+            await self.act(person, "escalate", changes.escalate, approval, reason="It takes long")
+        elif decides:
+            await self.answer_as(run_id, panel, person)
+
+    async def act(self, person: str, action: str, deed: Any, approval: str, *args: Any, **given: Any) -> bool:
+        """Whether it was done."""
+        tenant = self.engine.scope().tenant_id
+        who = await self.surely(partial(self.engine.store.read, find_person, tenant, email=person))
+        scope, given = Scope(tenant, who), {"via": "api", **given}
+        try:
+            await self.surely(
+                lambda: through(self.engine.store, f"approval.{action}", deed, scope, approval, *args, **given)
+            )
+        except (*OVER, InvalidInput):
+            return False
+        return True
 
     async def surely(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Again while the database is away."""
@@ -146,10 +219,17 @@ def _open_orders(tx: Tx) -> list[str]:
 
 def _open_approvals(tx: Tx) -> list[Any]:
     query = (
-        "SELECT r.public_id, a.public_id FROM signoff_approval a JOIN signoff_run r ON r.id = a.run_id"
+        "SELECT r.public_id, a.public_id, a.ask FROM signoff_approval a JOIN signoff_run r ON r.id = a.run_id"
         " WHERE a.state = 'open'"
     )
     return list(tx.conn.execute(sa.text(query)))
+
+
+def _panel(tx: Tx, approval: str) -> tuple[int, bool] | None:
+    """The order that a panel's open question is about, and whether a reminder or the escalation is still to come."""
+    query = "SELECT title, next_at FROM signoff_approval WHERE public_id = :approval AND state = 'open'"
+    row = tx.conn.execute(sa.text(query), {"approval": approval}).first()
+    return None if row is None else (int(row.title.strip("?").split()[2]), row.next_at is not None)
 
 
 def read_lines(path: str | Path) -> list[dict[str, Any]]:

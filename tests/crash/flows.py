@@ -3,6 +3,9 @@
 Mutations write to `crash_ledger` in Signoff's database, without a key that would refuse what must not happen twice.
 Actions append to a file what they begin and end, with their idempotency key. `kind` says how a run ends: `plain`
 completes, `fails` raises at its end and is compensated, `canceled` and `undone` are canceled from outside.
+
+Each order has a review: two of a panel decide a question that changes meanwhile, with reminders and an escalation; and
+one person a question with a deadline, which can be moved.
 """
 
 from __future__ import annotations
@@ -17,10 +20,29 @@ import sqlalchemy as sa
 from pydantic import BaseModel
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from signoff import Compensation, NonRetryable, Retry, Step, action, ask, attempt, event, mutation, query, workflow
+from signoff import (
+    Compensation,
+    NonRetryable,
+    Retry,
+    Step,
+    action,
+    ask,
+    attempt,
+    event,
+    group,
+    mutation,
+    n_of,
+    query,
+    workflow,
+)
 
 PAYMENTS = 3
 SHARDS = 3
+CHANGES = 2  # of the panel's question
+REMINDERS = (0.2, 0.5, 0.9)  # seconds after it was asked
+ESCALATES_AFTER = 0.6  # seconds
+DEADLINE = 0.8  # seconds for the verdict
+NOBODY = "nobody"  # the verdict when the deadline came first
 TRACE = "SIGNOFF_CRASH_TRACE"
 TABLES = (
     "CREATE TABLE crash_ledger (number INTEGER NOT NULL, entry TEXT NOT NULL, value TEXT NOT NULL)",
@@ -37,6 +59,8 @@ class Answer(BaseModel):
 hint = event("crash/hint", str)
 paid = event("crash/paid", int)
 allow = ask("crash/allow", Answer)
+panel = ask("crash/panel", Answer)
+verdict = ask("crash/verdict", Answer)
 
 
 def append(path: str, line: dict[str, object]) -> None:
@@ -117,6 +141,29 @@ async def child(step: Step, number: int) -> int:
     return number * 2
 
 
+@workflow("crash/review")
+async def review(step: Step, number: int) -> int:
+    asked = step.ask(
+        panel, title=f"Review order {number}?", facts={"price": 0}, rule=n_of(2, group("panel")), remind=REMINDERS,
+        escalate_to=group("chiefs"), escalate_after=ESCALATES_AFTER,
+    )  # fmt: skip
+    judged = step.ask(
+        verdict, title=f"And order {number}?", to=group("panel"), remind=[DEADLINE / 2], timeout=DEADLINE, extend=1,
+        default=Answer(yes=False, note=NOBODY),
+    )  # fmt: skip
+    changed = 0
+    for price in range(1, CHANGES + 1):
+        await step.sleep(step.random.uniform(0.05, 0.4))
+        changed += await step.update_ask(asked, title=f"Review order {number} for {price}?", facts={"price": price})
+    notes = [decided.answer.note for decided in await asked]
+    word = (await judged).note
+    read = [comment.text for comment in await step.comments(asked)]
+    await step.run_mutation(enter, number, "panel", json.dumps(notes))
+    await step.run_mutation(enter, number, "verdict", word)
+    await step.run_mutation(enter, number, "comments", json.dumps(read))
+    return changed
+
+
 @workflow("crash/order", events=[hint, paid])
 async def order(step: Step, number: int, kind: str) -> int:
     await step.run_mutation(enter.options(compensate=undo), number, "opened")
@@ -138,6 +185,7 @@ async def order(step: Step, number: int, kind: str) -> int:
     await step.run_action(flaky, number)
     async with asyncio.TaskGroup() as tasks:
         doubled = tasks.create_task(step.run_workflow(child, number))
+        tasks.create_task(step.run_workflow(review, number))
         answer = tasks.create_task(step.ask(allow, title=f"Allow order {number}?", facts={"late": late}))
     await step.run_mutation(enter, number, "answer", answer.result().note)
     await step.run_mutation(enter, number, "child", str(doubled.result()))
@@ -150,9 +198,15 @@ async def order(step: Step, number: int, kind: str) -> int:
 
 PLAIN_ENTRIES = {
     "opened", "hint", *(f"paid {turn}" for turn in range(PAYMENTS)), "answer", "child opened", "child", "closed",
+    "panel", "verdict", "comments",
 }  # fmt: skip
 
 
 def kind_of(number: int) -> str:
     """How the run of an order ends; the same whenever its start is tried again."""
     return {3: "fails", 6: "canceled", 8: "undone"}.get(number % 10, "plain")
+
+
+def is_patient(number: int) -> bool:
+    """Whether the panel lets every reminder and the escalation come before it decides."""
+    return number % 3 == 0

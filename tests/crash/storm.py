@@ -16,7 +16,11 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from signoff import Engine
+from signoff.people import groups, users
+from signoff.store.scope import Scope
+from signoff.store.tx import Tx
 from tests.crash.checks import Stall, connect
+from tests.crash.feeder import CHIEF, PANEL
 from tests.crash.flows import TABLES, TRACE
 from tests.crash.processes import SCRIPT, Program
 
@@ -232,13 +236,19 @@ class Storm:
 
 
 async def prepare(url: str) -> None:
-    """Our tables and the ledger's."""
-    async with Engine(url, migrate=True, worker=False):
-        pass
+    """Signoff's tables with the people, and our own."""
+    async with Engine(url, migrate=True, worker=False) as engine:
+        await engine.store.write(move_in, engine.scope())
     with connect(url) as connection:
         for statement in TABLES:
             connection.execute(sa.text(statement))
         connection.commit()
+
+
+def move_in(tx: Tx, scope: Scope) -> None:
+    for person, role, group in (*((one, "approver", "panel") for one in PANEL), (CHIEF, "operator", "chiefs")):
+        users.add_user(tx, scope, person, role=role)
+        groups.add_to_group(tx, scope, group, person)
 
 
 def _free_port() -> int:

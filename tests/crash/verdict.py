@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.crash.answers import chain_faults
 from tests.crash.checks import Books
 from tests.crash.storm import CrashTestFailed, Storm
 
@@ -25,7 +27,7 @@ def run_storm(url: str, folder: Path, seed: int, kills: int, say: Callable[[str]
     if faults:
         books.suspect_open_runs()
     else:
-        faults = books.check()
+        faults = books.check() + asyncio.run(chain_faults(url))
     say(", ".join(f"{count} {what}" for what, count in sorted(storm.counts.items())))
     say(books.summary())
     for fault in faults[:SHOWN_FAULTS]:
