@@ -273,6 +273,7 @@ PEOPLE: Final = {
     "xan@example.org": ("approver", "finance"),
     "vic@example.org": ("viewer", "finance"),
     "eva@example.org": ("approver", "legal"),
+    "olga@example.org": ("operator", "office"),
     "otto@example.org": ("approver", "finance"),  # of another tenant
 }
 

@@ -24,7 +24,7 @@ from tests.crash.feeder import CHIEF, PANEL
 from tests.crash.flows import TABLES, TRACE
 from tests.crash.processes import SCRIPT, Program
 
-READY_LIMIT = 30.0  # seconds that a process may take to come up
+READY_LIMIT = 90.0  # seconds that a process may take to come up, on a machine that does other work as well
 QUIET_LIMIT = 60.0  # seconds without any progress after which it is stuck
 BLOCKED_LIMIT = 5.0  # the same when runs are blocked, which no run should be
 STOP_LIMIT = 30.0  # seconds that a process may take to end by itself
