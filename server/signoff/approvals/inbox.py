@@ -2,7 +2,8 @@
 
 Who may answer is decided by the gate's own rules in Python. So that a list stays one query, they are asked once for
 each different way in which open questions are put (many questions share few of them), and those that fit become part
-of the query. Only questions that have partial votes are looked at one by one.
+of the query. Only questions that have partial votes are looked at one by one. A `Look` keeps what was found out for all
+lists and numbers of one page.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
 from signoff.approvals.eligibility import Find, Question, who_may_answer
 from signoff.approvals.questions import A
-from signoff.approvals.standing import D, finder, stands
+from signoff.approvals.standing import D, Standing, finder, stands
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import is_storable
 from signoff.people.permissions import require
@@ -95,6 +97,37 @@ class InboxPage:
     newest: int
 
 
+class Look:
+    """What one transaction finds out about who may answer, once for all that is read for one page."""
+
+    def __init__(self, tx: Tx, scope: Scope) -> None:
+        self.tx, self.scope = tx, scope
+        self.find: Find = finder(tx, scope.tenant_id)
+
+    @cached_property
+    def ways(self) -> list[Row]:
+        """The different ways in which open questions are put."""
+        return _ways(self.tx, is_open(self.tx, self.scope))
+
+    @cached_property
+    def mine(self) -> sa.ColumnElement[bool]:
+        """Open questions that have a place which the person could fill, and that nobody else works on."""
+        person = self.scope.person
+        if person is None or not person.role_at_least("approver"):
+            return sa.false()
+        texts = [row.text for row in self.ways if _has_place(person, self.find, stands(row, ()))]
+        whole = (*_PUT[:-1], A.c.requester)
+        voted = self.tx.conn.execute(sa.select(A.c.id, *whole).where(*is_open(self.tx, self.scope), _VOTED_ON)).all()
+        votes = _votes(self.tx, [row.id for row in voted])
+        ids = [row.id for row in voted if _has_place(person, self.find, stands(row, votes.get(row.id, ())))]
+        fresh = sa.and_(_PUT_TEXT.in_(texts), ~_VOTED_ON, _is_not_own(person))
+        return sa.and_(sa.or_(fresh, A.c.id.in_(ids)), _waits_for(person))
+
+    @cached_property
+    def groups(self) -> sa.ColumnElement[bool]:
+        return _names_groups(self.ways, self.scope.person)
+
+
 def inbox(
     tx: Tx,
     scope: Scope,
@@ -103,6 +136,7 @@ def inbox(
     q: str = "",
     after: str | None = None,
     limit: int = 50,
+    look: Look | None = None,
 ) -> InboxPage:
     """A page of a tab: overdue, due soon, then the oldest; what is over from the newest on.
 
@@ -113,8 +147,11 @@ def inbox(
     _may(scope, tab)
     at, place = (tx.now, None) if after is None else _cursor(after)
     bucket, moment, down = _order(tab, filters, at)
-    query = _query().where(*_conditions(tx, scope, tab, filters, q))
-    query = query.add_columns(bucket.label("bucket"), moment.label("moment"))
+    look = look or Look(tx, scope)
+    # Places first, without what is shown: the database sorts few bytes, however many questions there are.
+    places = sa.select(A.c.id, bucket.label("bucket"), moment.label("moment"))
+    places = _with_runs(places) if filters.workflow or q else places.select_from(A)
+    query = places.where(*_conditions(look, tab, filters, q))
     if place is not None:
         rank, when, last = place
         later = (moment < when, A.c.id < last) if down else (moment > when, A.c.id > last)
@@ -126,35 +163,45 @@ def inbox(
     rest = found[limit - 1] if len(found) > limit else None
     cursor = None if rest is None else f"{to_micros(at)}-{rest.bucket}-{to_micros(rest.moment)}-{rest.id}"
     newest = tx.conn.execute(sa.select(sa.func.max(A.c.id)).where(A.c.tenant_id == scope.tenant_id)).scalar()
-    return InboxPage(_lines(tx, scope, found[:limit]), cursor, int(newest or 0) if rest is not None else 0)
+    ids = [row.id for row in found[:limit]]
+    rows = {row.id: row for row in tx.conn.execute(_query().where(A.c.id.in_(ids)))} if ids else {}
+    lines = _lines(look, [rows[number] for number in ids])
+    return InboxPage(lines, cursor, int(newest or 0) if rest is not None else 0)
 
 
 def watch(
-    tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str, seen: Sequence[str], newest: int
+    tx: Tx,
+    scope: Scope,
+    tab: Tab,
+    filters: Filters,
+    q: str,
+    seen: Sequence[str],
+    newest: int,
+    look: Look | None = None,
 ) -> tuple[list[InboxRow], int]:
     """The rows that somebody looks at, as they are now and in the order in which they are seen, and how many are new.
 
     So that a list changes under nobody's hand: what was answered meanwhile stays in its place and says so.
     """
     _may(scope, tab)
-    seen = list(filter(is_storable, seen))
+    look, seen = look or Look(tx, scope), list(filter(is_storable, seen))
     found = tx.conn.execute(_query().where(A.c.tenant_id == scope.tenant_id, A.c.public_id.in_(seen))).all()
-    rows = {row.id: row for row in _lines(tx, scope, found)}
+    rows = {row.id: row for row in _lines(look, found)}
     fresh = _with_runs(sa.select(sa.func.count()))
-    fresh = fresh.where(*_conditions(tx, scope, tab, filters, q), A.c.public_id.not_in(seen), A.c.id > newest)
+    fresh = fresh.where(*_conditions(look, tab, filters, q), A.c.public_id.not_in(seen), A.c.id > newest)
     return [rows[name] for name in seen if name in rows], int(tx.conn.execute(fresh).scalar_one())
 
 
 def badge(tx: Tx, scope: Scope) -> int:
     """How many rows the tab `mine` has in all."""
     require(scope, "approval.view")
-    return _count(tx, scope, "mine")
+    return _counts(Look(tx, scope), ["mine"])["mine"]
 
 
-def counts(tx: Tx, scope: Scope) -> dict[str, int]:
+def counts(tx: Tx, scope: Scope, look: Look | None = None) -> dict[str, int]:
     """What is open in each tab that the person has; `decided` has no number."""
     require(scope, "approval.view")
-    return {tab: _count(tx, scope, tab) for tab in tabs_of(scope) if tab != "decided"}
+    return _counts(look or Look(tx, scope), [tab for tab in tabs_of(scope) if tab != "decided"])
 
 
 def tabs_of(scope: Scope) -> list[Tab]:
@@ -162,11 +209,11 @@ def tabs_of(scope: Scope) -> list[Tab]:
     return [tab for tab in TABS if operator or tab not in FOR_OPERATORS]
 
 
-def workflows(tx: Tx, scope: Scope, tab: Tab) -> list[str]:
+def workflows(tx: Tx, scope: Scope, tab: Tab, look: Look | None = None) -> list[str]:
     """The workflows whose questions stand open in a tab, for its filter."""
     _may(scope, tab)
     query = _with_runs(sa.select(DEF.c.name))
-    query = query.where(*_conditions(tx, scope, tab, Filters(), ""))
+    query = query.where(*_conditions(look or Look(tx, scope), tab, Filters(), ""))
     return list(tx.conn.execute(query.distinct().order_by(DEF.c.name)).scalars())
 
 
@@ -201,12 +248,15 @@ def business_key() -> sa.ColumnElement[Any]:
     return sa.func.coalesce(started, label)
 
 
-def _count(tx: Tx, scope: Scope, tab: Tab) -> int:
-    query = sa.select(sa.func.count()).select_from(A).where(*is_open(tx, scope), _in_tab(tx, scope, tab))
-    return int(tx.conn.execute(query).scalar_one())
+def _counts(look: Look, tabs: Sequence[Tab]) -> dict[str, int]:
+    """In one pass over what is open."""
+    numbers = [sa.func.count().filter(_in_tab(look, tab)) for tab in tabs]
+    query = sa.select(*numbers).select_from(A).where(*is_open(look.tx, look.scope))
+    return dict(zip(tabs, map(int, look.tx.conn.execute(query).one()), strict=True))
 
 
-def _conditions(tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str) -> list[sa.ColumnElement[bool]]:
+def _conditions(look: Look, tab: Tab, filters: Filters, q: str) -> list[sa.ColumnElement[bool]]:
+    tx, scope = look.tx, look.scope
     over = filters.state == "over" or tab == "decided"
     if tab == "decided":
         wanted = [A.c.tenant_id == scope.tenant_id]
@@ -215,7 +265,7 @@ def _conditions(tx: Tx, scope: Scope, tab: Tab, filters: Filters, q: str) -> lis
         wanted = [A.c.tenant_id == scope.tenant_id, sa.or_(A.c.state != "open", late)]
     else:
         wanted = list(is_open(tx, scope))
-    wanted.append(_in_tab(tx, scope, tab, over=over))
+    wanted.append(_in_tab(look, tab, over=over))
     if not all(map(is_storable, (filters.workflow, filters.requester, q))):
         return [*wanted, sa.false()]  # no text that is stored has it, and PostgreSQL would not even look
     if filters.workflow:
@@ -267,8 +317,8 @@ def _cursor(after: str) -> tuple[datetime, tuple[int, datetime, int]]:
 # -- what belongs to a tab
 
 
-def _in_tab(tx: Tx, scope: Scope, tab: Tab, *, over: bool = False) -> sa.ColumnElement[bool]:
-    person = scope.person
+def _in_tab(look: Look, tab: Tab, *, over: bool = False) -> sa.ColumnElement[bool]:
+    scope, person = look.scope, look.scope.person
     match tab:
         case "all":
             return sa.true()
@@ -280,11 +330,19 @@ def _in_tab(tx: Tx, scope: Scope, tab: Tab, *, over: bool = False) -> sa.ColumnE
             mine = sa.select(D.c.approval_id).where(D.c.person == scope.actor, D.c.lapsed_at.is_(None))
             return sa.type_coerce(A.c.id.in_(mine), sa.Boolean())
         case "groups":
-            return sa.false() if person is None else _put_to_groups(tx, scope, person, over)
+            return _names_groups(_ways(look.tx, [A.c.tenant_id == scope.tenant_id]), person) if over else look.groups
         case _:
-            if person is None or not person.role_at_least("approver"):
-                return sa.false()
-            return _put_to(tx, scope, person, over) if over else sa.and_(_put_to(tx, scope, person), _waits_for(person))
+            return _was_mine(look) if over else look.mine
+
+
+def _was_mine(look: Look) -> sa.ColumnElement[bool]:
+    """All that were put to the person, whatever became of them."""
+    person = look.scope.person
+    if person is None or not person.role_at_least("approver"):
+        return sa.false()
+    ways = _ways(look.tx, [A.c.tenant_id == look.scope.tenant_id])
+    texts = [row.text for row in ways if Question.of(row).may(person, look.find)]
+    return sa.and_(_PUT_TEXT.in_(texts), _is_not_own(person))
 
 
 def _waits_for(person: Person) -> sa.ColumnElement[bool]:
@@ -292,8 +350,19 @@ def _waits_for(person: Person) -> sa.ColumnElement[bool]:
     return sa.or_(A.c.claimed_by.is_(None), A.c.claimed_by == person.actor)
 
 
-# All that says who may answer, as one text: questions that agree in it are asked of the same people.
-_BARRED: Final = sa.case((A.c.not_requester, A.c.requester), else_=None)
+def _is_not_own(person: Person) -> sa.ColumnElement[bool]:
+    """Four eyes: not what the person asked for."""
+    other = sa.func.lower(A.c.requester) != person.email.lower()
+    return sa.or_(~A.c.not_requester, A.c.requester.is_(None), other)
+
+
+# Only where several decide is a question open that has votes.
+_VOTED_ON: Final = sa.and_(A.c.rule.is_not(None), sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None)))
+
+# All that says who may answer, as one text: questions that agree in it are asked of the same people. Under four eyes
+# not of whoever asked for the run, which `_is_not_own` looks at; and nobody stands in for them after a place was given
+# away, for which it matters whose place it was.
+_BARRED: Final = sa.case((sa.and_(A.c.not_requester, A.c.changes.is_not(None)), A.c.requester), else_=None)
 _PUT: Final = (A.c.to, A.c.rule, A.c.exclude, A.c.frozen, A.c.changes, A.c.not_requester, _BARRED.label("requester"))
 
 
@@ -312,27 +381,13 @@ def _ways(tx: Tx, which: Iterable[sa.ColumnElement[bool]]) -> list[Row]:
     return list(tx.conn.execute(sa.select(_PUT_TEXT.label("text"), *_PUT).where(*which).distinct()))
 
 
-def _put_to(tx: Tx, scope: Scope, person: Person, over: bool = False) -> sa.ColumnElement[bool]:
-    """Questions that have a place which the person could fill; of those that are over, all that were put to them."""
-    find = finder(tx, scope.tenant_id)
-    if over:
-        ways = _ways(tx, [A.c.tenant_id == scope.tenant_id])
-        return _PUT_TEXT.in_([row.text for row in ways if Question.of(row).may(person, find)])
-    voted_on = sa.exists().where(D.c.approval_id == A.c.id, D.c.lapsed_at.is_(None))
-    texts = [row.text for row in _ways(tx, [*is_open(tx, scope), ~voted_on]) if _has_place(person, find, row, ())]
-    voted = list(tx.conn.execute(sa.select(A).where(*is_open(tx, scope), voted_on)))
-    votes = _votes(tx, [row.id for row in voted])
-    ids = [row.id for row in voted if _has_place(person, find, row, votes[row.id])]
-    return sa.or_(sa.and_(_PUT_TEXT.in_(texts), ~voted_on), A.c.id.in_(ids))
-
-
-def _has_place(person: Person, find: Find, put: Row, votes: Sequence[Row]) -> bool:
-    standing = stands(put, votes)
+def _has_place(person: Person, find: Find, standing: Standing) -> bool:
     return standing.question.may(person, find) and standing.seat(person, find) is not None
 
 
-def _put_to_groups(tx: Tx, scope: Scope, person: Person, over: bool) -> sa.ColumnElement[bool]:
-    ways = _ways(tx, [A.c.tenant_id == scope.tenant_id] if over else is_open(tx, scope))
+def _names_groups(ways: Iterable[Row], person: Person | None) -> sa.ColumnElement[bool]:
+    if person is None:
+        return sa.false()
     return _PUT_TEXT.in_([row.text for row in ways if _groups_named(row) & person.groups])
 
 
@@ -352,19 +407,16 @@ def _votes(tx: Tx, approvals: Sequence[int]) -> dict[int, list[Row]]:
 # -- rows
 
 
-def _lines(tx: Tx, scope: Scope, found: Sequence[Row]) -> list[InboxRow]:
-    names = names_of(tx, [actor for row in found for actor in (row.requester, row.claimed_by, row.decided_by)])
-    votes = _votes(tx, [row.id for row in found if row.rule is not None])
-    mine: set[int] = set()
-    if found and scope.person is not None and scope.person.role_at_least("approver"):
-        which = sa.select(A.c.id).where(A.c.id.in_([row.id for row in found]), *is_open(tx, scope))
-        mine = set(tx.conn.execute(which.where(_in_tab(tx, scope, "mine"))).scalars())
-    return [_line(tx, row, names, votes.get(row.id, ()), row.id in mine) for row in found]
+def _lines(look: Look, found: Sequence[Row]) -> list[InboxRow]:
+    names = names_of(look.tx, [actor for row in found for actor in (row.requester, row.claimed_by, row.decided_by)])
+    votes = _votes(look.tx, [row.id for row in found if row.rule is not None])
+    return [_line(look, row, names, votes.get(row.id, ())) for row in found]
 
 
-def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine: bool) -> InboxRow:
-    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now
-    standing = stands(row, votes)
+def _line(look: Look, row: Row, names: Mapping[str, str], votes: Sequence[Row]) -> InboxRow:
+    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= look.tx.now
+    standing, person = stands(row, votes), look.scope.person
+    mine = person is not None and row.state == "open" and not late and row.claimed_by in (None, person.actor)
     return InboxRow(
         id=row.public_id,
         run=row.run,
@@ -387,7 +439,7 @@ def _line(tx: Tx, row: Row, names: Mapping[str, str], votes: Sequence[Row], mine
         claimed_name=names.get(row.claimed_by, row.claimed_by),
         stuck=row.stuck,
         revision=row.revision,
-        mine=mine,
+        mine=mine and person is not None and _has_place(person, look.find, standing),
     )
 
 

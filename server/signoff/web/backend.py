@@ -409,15 +409,18 @@ def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views
 
 
 def _inbox(tx: Tx, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, after: str | None) -> Inbox:
-    page = boxes.inbox(tx, scope, tab, filters, q, after, ROWS)
-    return Inbox(page.rows, boxes.counts(tx, scope), boxes.workflows(tx, scope, tab), page.after, page.newest)
+    look = boxes.Look(tx, scope)
+    page = boxes.inbox(tx, scope, tab, filters, q, after, ROWS, look)
+    counts, workflows = boxes.counts(tx, scope, look), boxes.workflows(tx, scope, tab, look)
+    return Inbox(page.rows, counts, workflows, page.after, page.newest)
 
 
 def _watch_inbox(
     tx: Tx, scope: Scope, tab: boxes.Tab, filters: boxes.Filters, q: str, seen: Sequence[str], newest: int
 ) -> Inbox:
-    rows, fresh = boxes.watch(tx, scope, tab, filters, q, seen, newest)
-    return Inbox(rows, boxes.counts(tx, scope), [], newest=newest, fresh=fresh)
+    look = boxes.Look(tx, scope)
+    rows, fresh = boxes.watch(tx, scope, tab, filters, q, seen, newest, look)
+    return Inbox(rows, boxes.counts(tx, scope, look), [], newest=newest, fresh=fresh)
 
 
 def _refused(tx: Tx, scope: Scope, action: str, run: str, refusal: Refused, via: str | None) -> None:
