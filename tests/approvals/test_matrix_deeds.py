@@ -217,7 +217,8 @@ class Left:
 
 def left(tx: Tx, approval: str) -> Left:
     row = tx.conn.execute(sa.select(A).where(A.c.public_id == approval)).one()
-    ledger = sa.select(sa.func.count()).where(LEDGER.c.approval == approval)
+    # not the row of a deadline, which the worker may notice meanwhile
+    ledger = sa.select(sa.func.count()).where(LEDGER.c.approval == approval, LEDGER.c.kind == "decision")
     return Left(
         list(tx.conn.execute(sa.select(AUDIT).where(AUDIT.c.target == approval).order_by(AUDIT.c.id))),
         list(tx.conn.execute(sa.select(N).where(N.c.approval_id == row.id).order_by(N.c.id))),
