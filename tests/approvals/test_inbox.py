@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from signoff.approvals.decide import decide_through
+from signoff import n_of
+from signoff.approvals.decide import check, decide_through
 from signoff.approvals.inbox import Filters, badge, counts, inbox, tabs_of, watch, workflows
 from signoff.approvals.questions import A
+from signoff.engine.outcomes import R
 from signoff.store.scope import Scope
 from signoff.store.tables import Label, StartKey
+from signoff.store.tx import Tx
 from signoff.workflow.errors import InvalidInput, Refused
 from signoff.workflow.registry import Registry
 from tests.people.world import Asked, World
@@ -102,6 +107,38 @@ async def test_what_somebody_else_works_on_or_i_must_not_answer_is_not_for_me(he
         for tab, number in (await here.store.read(counts, who)).items():
             assert number == len(await ids(here, who, tab)), tab
         assert await here.store.read(badge, who) == len(await ids(here, who))
+
+
+async def test_the_inbox_and_the_gate_agree_about_everybody(here: World) -> None:
+    """However many questions are put alike, under four eyes each has its own requester."""
+    people = [await here.add(f"{name}@example.org", "approver", "finance") for name in ("ana", "bob", "cho")]
+    people += [await here.add("eva@example.org", "approver", "legal"), await here.add("olga@example.org", "operator")]
+    given: list[dict[str, str]] = [{"user": "eva@example.org"}]
+    handed_on = {"kind": "delegate", "from": {"user": "ana@example.org"}, "to": given, "by": "ana@example.org"}
+    two = n_of(2).to_json()
+    for requester in ("ana@example.org", "Ana@Example.org", "eva@example.org", "rita@elsewhere.example", None):
+        for changes in (None, json.dumps([handed_on])):
+            for question in ({}, {"rule": two}, {"exclude": [{"user": "cho@example.org"}]}):
+                asked = await here.ask(to=FINANCE, not_requester=True, **question)
+                await change(here, asked, requester=requester, changes=changes)
+                if question.get("rule") and requester is None:
+                    await answer(here, people[1], asked)
+
+    def may(tx: Tx, scope: Scope) -> list[str]:
+        found = []
+        for row in tx.conn.execute(sa.select(A).order_by(A.c.id)).all():
+            with suppress(Refused):
+                check(tx, scope, tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one(), row)
+                found.append(row.public_id)
+        return found
+
+    for who in people:
+        mine = await here.store.read(may, who)
+        assert await ids(here, who) == mine
+        assert await here.store.read(badge, who) == len(mine)
+        for tab in ("groups", "requested"):
+            rows = (await here.store.read(inbox, who, tab)).rows
+            assert [row.id for row in rows if row.mine] == [row.id for row in rows if row.id in mine]
 
 
 async def test_decided_are_my_own_answers_the_latest_first(here: World) -> None:
