@@ -27,7 +27,7 @@
     return body;
   }
 
-  const flying = new AbortController();  // saves under way are overtaken when the form itself is sent
+  let flying = new AbortController();  // saves under way are overtaken when the form itself is sent
   async function send(address, body, keepalive = false) {
     const headers = { "X-CSRF-Token": csrf, "HX-Request": "true" };
     const answer = await fetch(address, { method: "POST", headers, body, keepalive, signal: flying.signal });
@@ -48,7 +48,7 @@
       if (answer.name === "AbortError" || answer.status >= 400 && answer.status !== 401 && answer.status !== 403) return;
       held.set(address, { person, body: body.toString() });
       say(form, answer.status ? "You are signed out. What you type is kept in this tab: sign in again, and it is here."
-        : "The server does not answer. What you type is kept in this tab.");
+        : $(".away") ? "" : "The server does not answer. What you type is kept in this tab.");
     }
   }
 
@@ -99,6 +99,8 @@
       Promise.all([...open.keys()].map((key) => save(key))).then(() => form.requestSubmit(event.submitter));
     }
   }, true);
+
+  addEventListener("signoff:unsent", ({ target }) => { flying = new AbortController(); touch(target); });
 
   /* Rows: htmx swaps them; the one that came takes the focus, or the button when one went. */
   let pressed = null;

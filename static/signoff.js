@@ -271,18 +271,59 @@
     if (!("once" in form.dataset)) return;
     if (form.dataset.sent === "yes") { event.preventDefault(); return; }
     form.dataset.sent = "yes";
+    if ("stay" in form.dataset) { event.preventDefault(); answer(form, event.submitter); }
     // After the browser has read the pressed button's value.
-    setTimeout(() => { for (const button of buttonsOf(form)) button.disabled = true; });
+    setTimeout(() => { for (const button of buttonsOf(form)) button.disabled = form.dataset.sent === "yes"; });
   });
+
+  /* Answers are sent from the page, so that it is still there when the server is not. Sent again, an answer that was
+     taken all the same leads to its receipt: the server takes none twice. */
+  const AWAY = [502, 503, 504];
+  async function answer(form, button) {
+    $(".away")?.remove();
+    const body = new URLSearchParams(new FormData(form));
+    if (button?.name) body.append(button.name, button.value);
+    let came, text;
+    try {
+      came = await fetch(form.action, { method: "POST", body, headers: { "X-Sent-By": "script" } });
+      if (AWAY.includes(came.status)) throw came;
+      text = await came.text();
+    } catch { away(form, button); return; }
+    const next = came.headers.get("X-Next") ?? (came.redirected && came.url);
+    if (next) { location.assign(next); return; }
+    port?.postMessage({ bye: true });
+    document.open();  // the page that the answer is: what has to be looked at again, with what was typed
+    document.write(text);
+    document.close();
+  }
+  function away(form, button) {
+    leaving = false;
+    release(form);
+    const line = document.createElement("div"), text = document.createElement("p"), again = document.createElement("button");
+    line.className = "away";
+    line.setAttribute("role", "alert");
+    text.textContent = "The server cannot be reached, so your answer is not confirmed. What you typed is kept.";
+    again.type = "button";
+    again.className = "second";
+    again.textContent = "Try again";
+    again.addEventListener("click", () => form.requestSubmit(button));
+    line.append(text, again);
+    (button?.closest(".option") ?? form).append(line);
+    again.focus({ preventScroll: true });
+    line.scrollIntoView({ block: "nearest" });
+    form.dispatchEvent(new Event("signoff:unsent", { bubbles: true }));
+  }
+  function release(form) {
+    delete form.dataset.sent;
+    for (const button of buttonsOf(form)) button.disabled = false;
+  }
   addEventListener("pageshow", () => {
-    for (const form of $$("form[data-once]")) {
-      delete form.dataset.sent;
-      for (const button of buttonsOf(form)) button.disabled = false;
-    }
+    $$("form[data-once]").forEach(release);
     settle();
   });
 
-  $(".inbox-row > a[aria-current]")?.scrollIntoView({ block: "nearest" });
+  const shown = $(".inbox-row > a[aria-current]"), pane = shown?.closest(".pane-list");
+  if (pane) pane.scrollTop += Math.max(0, shown.getBoundingClientRect().bottom + 8 - pane.getBoundingClientRect().bottom); // it alone, not the page
   $("[data-autofocus]")?.focus();
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);
   else connect();

@@ -85,6 +85,13 @@ def upgrade() -> None:
             postgresql_where=sa.text("state = 'open' AND next_at IS NOT NULL"),
             sqlite_where=sa.text("state = 'open' AND next_at IS NOT NULL"),
         )
+        batch_op.create_index(
+            "ix_signoff_approval_answered",
+            ["tenant_id", "ask", "id"],
+            unique=False,
+            postgresql_where=sa.text("state = 'decided'"),
+            sqlite_where=sa.text("state = 'decided'"),
+        )
 
     with op.batch_alter_table("signoff_decision", schema=None) as batch_op:
         batch_op.add_column(sa.Column("option", sa.String(), nullable=True))
@@ -139,6 +146,11 @@ def downgrade() -> None:
         batch_op.drop_column("option")
 
     with op.batch_alter_table("signoff_approval", schema=None) as batch_op:
+        batch_op.drop_index(
+            "ix_signoff_approval_answered",
+            postgresql_where=sa.text("state = 'decided'"),
+            sqlite_where=sa.text("state = 'decided'"),
+        )
         batch_op.drop_index(
             "ix_signoff_approval_next",
             postgresql_where=sa.text("state = 'open' AND next_at IS NOT NULL"),

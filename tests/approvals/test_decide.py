@@ -84,7 +84,7 @@ async def test_an_answer_is_recorded_for_run_ledger_and_approval_at_once(here: W
     assert receipt.decision_id == decisions[0]["id"]
     assert receipt.ledger_id == decisions[0]["ledger_id"] == ledger[0]["id"]
     assert (receipt.run, receipt.approval, receipt.person) == (asked.run, asked.approval, "ana@example.org")
-    assert receipt.effect == "The run goes on from step 0"
+    assert receipt.effect == "The run goes on"
     content = json.loads(ledger[0]["content"])
     assert content["shown"] == approval["content_hash"]
     assert (content["answer"], content["comment"]) == (YES, "looked at it")

@@ -68,7 +68,7 @@ async def test_two_of_a_group_decide_and_the_run_gets_both_decisions(here: World
     assert (approval.state, approval.answer, step.outcome_no) == ("open", None, None)
     here.clock.advance(timedelta(minutes=1))
     second = await answer(here, bob, asked, via="api")
-    assert (second.complete, second.progress, second.effect) == (True, "2 of 2", "The run goes on from step 0")
+    assert (second.complete, second.progress, second.effect) == (True, "2 of 2", "The run goes on")
     approval, decisions, record, step = await stored(here, asked)
     assert (approval.state, approval.decided_by) == ("decided", "bob@example.org")
     expected = [

@@ -65,7 +65,7 @@ async def shop(
 
 async def statuses(shop: TestEngine) -> dict[str, str]:
     page = await shop.runs(workflow="orders/fulfill")
-    return {item.labels["order"]: str(item.status) for item in page.items}
+    return {item.labels["key"]: str(item.status) for item in page.items}
 
 
 async def test_orders_in_different_states(shop: TestEngine) -> None:
@@ -82,7 +82,7 @@ async def test_orders_in_different_states(shop: TestEngine) -> None:
         "o-1008": "completed",
         "o-1009": "canceled",
     }
-    (failed,) = (await shop.runs(workflow="orders/fulfill", labels={"order": "o-1006"})).items
+    (failed,) = (await shop.runs(workflow="orders/fulfill", labels={"key": "o-1006"})).items
     steps = await shop.run(failed.id).steps()
     assert (steps[-1].name, steps[-1].state) == ("payments/release", "success")
 

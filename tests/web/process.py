@@ -1,4 +1,4 @@
-"""The test site in a process of its own: `python -m tests.web.process URL PORT order|cancel READY-FILE`."""
+"""The test site in a process of its own: `python -m tests.web.process URL PORT order|cancel|stay READY-FILE`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def main(url: str, port: int, then: str, ready: Path) -> None:
     async with running_site(url, port) as site:
         if then == "order":
             await site.order("o-kill", run_id="o-kill")
-        else:
+        elif then == "cancel":
             await site.engine.run("o-kill").cancel(reason="while nobody looked")
         await asyncio.to_thread(ready.write_text, site.address)
         await asyncio.Event().wait()

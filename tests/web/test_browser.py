@@ -21,7 +21,7 @@ NewPage = Callable[..., Awaitable[Page]]
 WIDTHS = {"phone": {"width": 390, "height": 844}, "desk": {"width": 1280, "height": 800}}
 
 
-async def enter(page: Page, site: Site, email: str, path: str = "/") -> None:
+async def enter(page: Page, site: Site | SiteProcess, email: str, path: str = "/") -> None:
     await page.goto(f"{site.address}{path}")
     await page.get_by_label("E-mail").fill(email)
     await page.get_by_label("Password").fill(PASSWORD)
@@ -179,7 +179,7 @@ async def test_several_tabs_share_one_stream(site: Site, new_page: Pages) -> Non
 
 
 async def test_a_page_catches_up_after_the_server_was_killed(sqlite_url: str, new_page: Pages, tmp_path: Path) -> None:
-    server = await _Process.start(sqlite_url, tmp_path)
+    server = await SiteProcess.start(sqlite_url, tmp_path)
     try:
         page = await new_page()
         await page.goto(f"{server.address}/sign-in")
@@ -191,14 +191,14 @@ async def test_a_page_catches_up_after_the_server_was_killed(sqlite_url: str, ne
         await expect(page.get_by_role("heading", level=1)).to_contain_text("Waits for anyone in finance")
         await server.kill()
         await expect(page.locator("#live-light")).not_to_have_attribute("data-state", "live")
-        server = await _Process.start(sqlite_url, tmp_path, port=server.port, then="cancel")
+        server = await SiteProcess.start(sqlite_url, tmp_path, port=server.port, then="cancel")
         await expect(page.locator("#live-light")).to_have_attribute("data-state", "live", timeout=30_000)
         await expect(page.get_by_role("heading", level=1)).to_contain_text("Canceled", timeout=30_000)
     finally:
         await server.kill()
 
 
-class _Process:
+class SiteProcess:
     """The test site in a process of its own, to be killed."""
 
     def __init__(self, process: subprocess.Popen[bytes], address: str) -> None:
@@ -207,7 +207,7 @@ class _Process:
         self.port = int(address.rsplit(":", 1)[1])
 
     @classmethod
-    async def start(cls, url: str, folder: Path, port: int = 0, then: str = "order") -> _Process:
+    async def start(cls, url: str, folder: Path, port: int = 0, then: str = "order") -> SiteProcess:
         ready = folder / f"ready-{then}"
         log = (folder / f"{then}.log").open("wb")
         command = [sys.executable, "-m", "tests.web.process", url, str(port), then, str(ready)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from playwright.async_api import Page, expect
 from signoff.people import groups
 from tests.support.browser import Pages, accessibility_faults
 from tests.web.desk import expense, publish, question
-from tests.web.test_browser import WIDTHS, enter
+from tests.web.test_browser import WIDTHS, SiteProcess, enter
 from tests.web.world import Site, form_workflow
 
 
@@ -68,6 +71,42 @@ async def test_the_loser_of_a_race_reads_who_how_and_when_and_keeps_the_text(bot
     await expect(ada.locator("#badge")).to_have_attribute("data-count", "0")
     await send.click(force=True)
     await expect(ada.get_by_label("What should change")).to_have_value("The title")
+
+
+async def test_an_answer_while_the_server_is_away_stays_on_the_page_and_is_sent_again(
+    new_page: Pages, sqlite_url: str, tmp_path: Path
+) -> None:
+    first = await SiteProcess.start(sqlite_url, tmp_path)
+    try:
+        page = await new_page(viewport=WIDTHS["desk"])
+        await enter(page, first, "ana@example.org", "/approvals")
+        await page.get_by_label("Boxes").fill("3")
+        await page.get_by_label("Note for the warehouse").fill("By the back door")
+        await first.kill()
+        address = page.url
+        await page.get_by_role("button", name="Approve").click()
+        told = page.get_by_role("alert").filter(has_text="The server cannot be reached")
+        again = told.get_by_role("button", name="Try again")
+        for _ in range(2):
+            await expect(told).to_be_visible()
+            await expect(again).to_be_focused()
+            assert page.url == address
+            await expect(page.get_by_label("Note for the warehouse")).to_have_value("By the back door")
+            await expect(page.get_by_role("button", name="Approve")).to_be_enabled()
+            await again.click()
+        assert await accessibility_faults(page) == []
+    finally:
+        await first.kill()
+    second = await SiteProcess.start(sqlite_url, tmp_path, port=first.port, then="stay")
+    try:
+        await expect(told).to_be_visible()
+        await again.click()
+        await expect(page.get_by_text("You answered")).to_be_visible()
+        await expect(page.locator("#decision-state")).to_contain_text("By the back door")
+        with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
+            assert database.execute("SELECT count(*) FROM signoff_decision").fetchone() == (1,)
+    finally:
+        await second.kill()
 
 
 async def test_two_presses_at_once_have_one_winner(site: Site, new_page: Pages) -> None:

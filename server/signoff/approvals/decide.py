@@ -348,7 +348,7 @@ def _record(
         person=person.actor,
         at=tx.now,
         content_hash=content_hash(content),
-        effect=_effect(run, row.step_no) if after.done else f"Recorded, {after.text}. It waits for {after.waits_for}",
+        effect=_effect(run) if after.done else f"Recorded, {after.text}. It waits for {after.waits_for}",
         complete=after.done,
         progress=after.text,
     )
@@ -379,9 +379,9 @@ def _is_waiting(tx: Tx, run: Row, step_no: int) -> bool:
     return tx.conn.execute(step).first() is not None
 
 
-def _effect(run: Row, step_no: int) -> str:
+def _effect(run: Row) -> str:
     if run.blocked_reason is not None:
         return "Recorded. The run is blocked and takes the answer when it goes on"
     if run.requested == "pause":
         return "Recorded. The run is paused and takes the answer when it is resumed"
-    return f"The run goes on from step {step_no}"
+    return "The run goes on"

@@ -104,9 +104,14 @@ class Question:
 
     @property
     def asked(self) -> list[Selector]:
-        """Whom it is put to, in words that people read: those of `to`, else those of the parts."""
+        """Whom it is put to, in words that people read: those of `to`, else those of the parts; and to whom one of
+        a group or role among them gave their place.
+        """
         parts = [selector for part in self.parts for selector in part]
-        return self._spoken_of(self.to or (parts if all(self.parts) else []))
+        asked = self._spoken_of(self.to or (parts if all(self.parts) else []))
+        if not any(isinstance(selector, Group | Role) for selector in asked):
+            return asked
+        return list(dict.fromkeys([*asked, *(one for holders in self.held.values() for one in holders)]))
 
     def _spoken_of(self, those: Iterable[Selector]) -> list[Selector]:
         found: list[Selector] = []

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from signoff.approvals.eligibility import Find, Question, who_may_answer
 from signoff.approvals.questions import A
 from signoff.approvals.standing import D, Standing, finder, stands
+from signoff.approvals.words import said
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import is_storable
 from signoff.people.permissions import require
@@ -61,6 +62,16 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """One decision of a row. `said`: what was answered in a word or two, where it can be said so."""
+
+    person: str
+    name: str
+    said: str
+    rejects: bool
+
+
+@dataclass(frozen=True, slots=True)
 class InboxRow:
     """A line of the inbox. Names are those of accounts, or the address where there is none."""
 
@@ -80,6 +91,7 @@ class InboxRow:
     closed_at: datetime | None
     decided_by: str | None
     decided_name: str | None
+    answers: list[Answered]  # that count, oldest first
     progress: str  # "1 of 2"; empty where one answer is enough
     claimed_by: str | None
     claimed_name: str | None
@@ -242,10 +254,10 @@ def _with_runs(query: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def business_key() -> sa.ColumnElement[Any]:
-    """What people know a run by: its idempotency key, else its label `key`."""
-    started = sa.select(sa.func.min(KEY.c.key)).where(KEY.c.run_id == R.c.id).scalar_subquery()
+    """What people know a run by: its label `key`, which was given for that; else its idempotency key."""
     label = sa.select(LABEL.c.value).where(LABEL.c.run_id == R.c.id, LABEL.c.key == "key").scalar_subquery()
-    return sa.func.coalesce(started, label)
+    started = sa.select(sa.func.min(KEY.c.key)).where(KEY.c.run_id == R.c.id).scalar_subquery()
+    return sa.func.coalesce(label, started)
 
 
 def _counts(look: Look, tabs: Sequence[Tab]) -> dict[str, int]:
@@ -408,8 +420,9 @@ def _votes(tx: Tx, approvals: Sequence[int]) -> dict[int, list[Row]]:
 
 
 def _lines(look: Look, found: Sequence[Row]) -> list[InboxRow]:
-    names = names_of(look.tx, [actor for row in found for actor in (row.requester, row.claimed_by, row.decided_by)])
-    votes = _votes(look.tx, [row.id for row in found if row.rule is not None])
+    votes = _votes(look.tx, [row.id for row in found if row.rule is not None or row.state == "decided"])
+    actors = [actor for row in found for actor in (row.requester, row.claimed_by, row.decided_by)]
+    names = names_of(look.tx, actors + [vote.person for given in votes.values() for vote in given])
     return [_line(look, row, names, votes.get(row.id, ())) for row in found]
 
 
@@ -434,6 +447,7 @@ def _line(look: Look, row: Row, names: Mapping[str, str], votes: Sequence[Row]) 
         closed_at=row.timeout_at if late else row.closed_at,
         decided_by=row.decided_by,
         decided_name=names.get(row.decided_by, row.decided_by),
+        answers=[Answered(one.person, names.get(one.person, one.person), said(row, one), one.rejects) for one in votes],
         progress=standing.progress.text if standing.progress.need > 1 else "",
         claimed_by=row.claimed_by,
         claimed_name=names.get(row.claimed_by, row.claimed_by),

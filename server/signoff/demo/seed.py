@@ -113,7 +113,7 @@ async def seed(engine: Engine) -> None:
 
 def _start_of(item: Seed) -> Workflow[[str, timedelta], Literal["fulfilled", "rejected"]]:
     return fulfill_order.options(
-        idempotency_key=f"demo/{item.order.id}", labels={"order": item.order.id}, requester="shop@example.org"
+        idempotency_key=f"demo/{item.order.id}", labels={"key": item.order.id}, requester="shop@example.org"
     )
 
 

@@ -259,8 +259,26 @@ def run_view(tx: Tx, scope: Scope, run: str) -> RunView:
 def steps_view(tx: Tx, scope: Scope, run: str, *, after: int = -1, limit: int | None = None) -> list[StepView]:
     """The journal in the order of asking, retired rows too; `after` is the number of the last step seen."""
     row = find_run(tx, scope, run)
-    bookkeeping = (StepKind.MARKER, StepKind.CANCEL)
-    select = _steps_select(row.id).where(S.c.no > after, S.c.kind.not_in(bookkeeping)).order_by(S.c.no)
+    return _shown(tx, row, _steps_select(row.id).where(S.c.no > after), limit)
+
+
+def open_steps_view(tx: Tx, scope: Scope, run: str, *, limit: int | None = None) -> list[StepView]:
+    """What a run has under way, in the order of asking."""
+    row = find_run(tx, scope, run)
+    return _shown(tx, row, _steps_select(row.id).where(S.c.outcome_no.is_(None), S.c.retired_in.is_(None)), limit)
+
+
+def steps_following(tx: Tx, scope: Scope, run: str, no: int, *, limit: int | None = None) -> list[StepView]:
+    """What a run asked for after step `no` had its outcome, in the order of asking; nothing while it has none."""
+    row = find_run(tx, scope, run)
+    came = sa.select(S.c.outcome_no).where(S.c.run_id == row.id, S.c.no == no).scalar_subquery()
+    later = _steps_select(row.id).where(S.c.no > no, S.c.retired_in.is_(None), S.c.asked_after >= came)
+    return _shown(tx, row, later, limit)
+
+
+def _shown(tx: Tx, row: Row, select: sa.Select[Any], limit: int | None) -> list[StepView]:
+    """Those of a run's steps that are no bookkeeping, with their failed tries."""
+    select = select.where(S.c.kind.not_in((StepKind.MARKER, StepKind.CANCEL))).order_by(S.c.no)
     steps = tx.conn.execute(select.limit(limit)).all()
     slots = _slots(tx, row.id, steps)
     texts = _texts(tx, _values(steps))

@@ -417,6 +417,11 @@ class Approval(Base, table=True):
             postgresql_where=sa.text("state = 'open' AND next_at IS NOT NULL"),
             sqlite_where=sa.text("state = 'open' AND next_at IS NOT NULL"),
         ),
+        # what was answered last to a question of this name
+        sa.Index(
+            "ix_signoff_approval_answered", "tenant_id", "ask", "id",
+            postgresql_where=sa.text("state = 'decided'"), sqlite_where=sa.text("state = 'decided'"),
+        ),
     )  # fmt: skip
     id: int | None = Field(default=None, sa_type=BigId, primary_key=True)
     tenant_id: int

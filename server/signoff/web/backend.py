@@ -16,6 +16,7 @@ from signoff.approvals import views as approvals
 from signoff.approvals.abilities import Doing
 from signoff.approvals.deeds import deciders
 from signoff.approvals.doors import find_approval, record_refusal, through
+from signoff.approvals.outlook import Outlook, outlook
 from signoff.engine import control, rounds, views
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
@@ -169,11 +170,6 @@ class Backend:
         require(scope, "run.view")
         return await self.store.read(_step, scope, run, no)
 
-    async def steps_before(self, scope: Scope, run: str, no: int, most: int) -> list[views.StepView]:
-        """Up to `most` steps that were asked for before step `no`."""
-        require(scope, "run.view")
-        return await self.store.read(views.steps_view, scope, run, after=max(no - most, 0) - 1, limit=min(most, no))
-
     async def cancel(self, scope: Scope, run: str, *, reason: str | None, compensate: bool, via: str) -> None:
         actor = scope.person.actor if scope.person is not None else None
         await self._control(scope, "run.control", "run.cancel", run, via, lambda tx: control.cancel(
@@ -266,6 +262,9 @@ class Backend:
 
     async def approval(self, scope: Scope, approval: str) -> approvals.ApprovalView:
         return await self.store.read(approvals.approval_view, scope, approval)
+
+    async def outlook(self, scope: Scope, approval: str) -> Outlook:
+        return await self.store.read(outlook, scope, approval)
 
     async def decide(
         self, scope: Scope, approval: str, answer: Any, *, revision: int | None, via: str,

@@ -20,6 +20,7 @@ from signoff.web.wording import (
     differences,
     doing,
     effect,
+    followed,
     note_words,
     problem_words,
     step_note,
@@ -28,6 +29,7 @@ from signoff.web.wording import (
     timed_out,
     told,
     tone,
+    under_way,
     verdict,
 )
 
@@ -74,6 +76,7 @@ def environment() -> Environment:
         differences=differences,
         doing=doing,
         effect=effect,
+        followed=followed,
         door=say.door,
         duration=say.duration,
         exact=say.exact,
@@ -98,6 +101,7 @@ def environment() -> Environment:
         timed_out=timed_out,
         told=told,
         tone=tone,
+        under_way=under_way,
         verdict=verdict,
         words=say.words,
     )

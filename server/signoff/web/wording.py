@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from markupsafe import Markup
 
+from signoff.approvals.words import yes_or_no
 from signoff.web import say
+from signoff.web.addresses import segment
 
 STEP_STATES = {
     "open": "Waiting",
@@ -82,20 +85,80 @@ def step_note(step: Any) -> str:
     return ", ".join(parts)
 
 
+def step_title(step: Any) -> str:
+    """What a step is called on approvers' pages: `payments/reserve` is `Payments: reserve`."""
+    group, _, name = step.name.rpartition("/")
+    if not group:
+        return say.words(name)
+    return f"{say.words(group.rsplit('/', 1)[-1])}: {_low(say.words(name))}"
+
+
+def _low(text: str) -> str:
+    """To go on with inside a sentence. An abbreviation stays as it is."""
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
 def told(step: Any) -> str:
-    """A step as approvers read it: no kinds, no numbers."""
-    name = say.words(step.name.rsplit("/", 1)[-1])
+    """A step that is over, or what it does, as approvers read it: no kinds, no numbers."""
+    name = step_title(step)
     match step.state:
         case "success":
-            return {"ask": f"{name}: answered", "event": f"{name}: arrived", "sleep": "Waited"}.get(step.kind, name)
+            return {"ask": f"{name}, answered", "event": f"{name}, arrived", "sleep": "Waited"}.get(step.kind, name)
         case "failure":
-            return f"{name}: failed"
+            return f"{name}, failed"
         case "timeout":
-            return f"{name}: nobody answered in time" if step.kind == "ask" else f"{name}: did not come in time"
+            return f"{name}, nobody answered in time" if step.kind == "ask" else f"{name}, did not come in time"
         case "canceled":
-            return f"{name}: not needed any more"
+            return f"{name}, not needed any more"
         case _:
-            return f"{name}: {step_state(step).lower()}"
+            return f"{name}, {_low(step_state(step))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that goes on or follows: a sign, words, when it began or is to happen, and where it is seen."""
+
+    icon: str
+    tone: str
+    text: str
+    at: datetime | None
+    href: str = ""
+
+
+def under_way(outlook: Any) -> list[Line]:
+    """What else a run has open beside a question."""
+    return [_under_way(step, outlook.others.get(step.no)) for step in outlook.besides]
+
+
+def _under_way(step: Any, question: Any) -> Line:
+    name, moment, href = step_title(step), step.due_at, ""
+    match step.kind:
+        case "ask" if question is not None:
+            text, href = f"“{_brief(question.title)}” waits for {question.who}", f"/approvals/{segment(question.id)}"
+        case "sleep":
+            text = "A timer ends" if moment is not None else "A timer runs"
+        case "event":
+            text = f"{name} is waited for" + (", and given up" if moment is not None else "")
+        case "child":
+            text, moment = f"{name}, a run of its own, is under way", step.asked_at
+            href = f"/runs/{segment(step.child_run)}" if step.child_run else ""
+        case _ if step.state == "backoff":
+            text = f"{name} failed and is tried again"
+        case _ if step.state == "delayed":
+            text = f"{name} begins"
+        case _:
+            text, moment = f"{name} {'runs' if step.state == 'running' else 'is about to start'}", step.asked_at
+    return Line(step.kind, tone(step), text, moment or step.asked_at, href)
+
+
+_ENDED = {"completed": "The run completed", "failed": "The run failed", "canceled": "The run was canceled"}
+
+
+def followed(last: Any) -> list[Line]:
+    """What came after the same question the last time, and how that run ended."""
+    lines = [Line(step.kind, tone(step), told(step), None) for step in last.steps]
+    end = Line(last.ended, f"{last.ended}", _ENDED.get(last.ended, ""), None)
+    return [*lines, Line("more", "queued", "More steps", None), end] if last.more else [*lines, end]
 
 
 def awaiting(item: Any, questions: Mapping[str, Any]) -> str:
@@ -331,14 +394,20 @@ def verdict(content: Mapping[str, Any]) -> str:
     """What a row of the record decided, in a word or two: its option, or yes or no; empty where that says nothing."""
     if content.get("option"):
         return say.words(content["option"])
-    answer = content.get("answer")
-    told = answer.get("approved") if isinstance(answer, dict) else answer
-    return {True: "Yes", False: "No"}.get(told, "") if isinstance(told, bool) else ""
+    return yes_or_no(content.get("answer"))
 
 
-def effect(item: Any) -> str:
-    """What the answer did, on its receipt."""
-    return f"The run went on from step {item.step_no}."
+_EFFECTS = {
+    "paused": "The run is paused and takes the answer when it is resumed.",
+    "blocked": "The run is blocked and takes the answer when it goes on.",
+}
+
+
+def effect(outlook: Any) -> str:
+    """What an answer did, on its receipt: with what the run went on, as far as it is known."""
+    if outlook.after:
+        return f"The run went on with “{step_title(outlook.after[0])}”."
+    return _EFFECTS.get(outlook.run) or (f"{_ENDED[outlook.run]}." if outlook.run else "The run goes on.")
 
 
 def stuck_words(item: Any) -> str:

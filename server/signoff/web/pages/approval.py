@@ -14,25 +14,15 @@ from markupsafe import Markup
 
 from signoff.approvals.drafts import DraftView, approval_key
 from signoff.approvals.inbox import InboxRow
+from signoff.approvals.outlook import Outlook
 from signoff.approvals.views import ApprovalView, DecisionView
 from signoff.web import forms, say
 from signoff.web.addresses import name_of, number_of
 from signoff.web.backend import Inbox
-from signoff.web.pages import (
-    AnyRequest,
-    backend_of,
-    badge_of,
-    fragment,
-    redirect,
-    render,
-    scope_of,
-    send_fragment,
-)  # fmt: skip
+from signoff.web.pages import AnyRequest, backend_of, badge_of, fragment, redirect, render, scope_of, send_fragment
 from signoff.web.pages.choices import Choice, choices_of, chosen, told
 from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
 from signoff.workflow.errors import NotFound, Refused
-
-HISTORY = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,8 @@ async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Respon
     following = None
     if item.state != "open" or (item.why_not is not None and item.why_not.reason == "voted"):
         following = next_of((await read_list(request, asked)).rows, item.id)
-    return send_fragment(request, _state(request, asked, item, revision, following, live=True))
+    outlook = await backend_of(request).outlook(scope_of(request), item.id) if item.state == "decided" else None
+    return send_fragment(request, _state(request, asked, item, revision, following, outlook, live=True))
 
 
 @post("/approvals/{approval:str}")
@@ -115,7 +106,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     except Refused as refusal:
         item = await backend.approval(scope, name)
         if _sent_twice(item, scope.actor, choice, answer):
-            return redirect(asked.item(name))
+            return _on_to(request, asked.item(name))
         problem = Problem(int(refusal.to_problem()["status"]), say.sentence(refusal.message), revision)
         if refusal.reason == "form":
             problem = Problem(422)
@@ -124,8 +115,15 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
         await keep(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=problem)
     if following is not None:
-        return redirect(asked.item(following.id, receipt=name))
-    return redirect(asked.item(name))
+        return _on_to(request, asked.item(following.id, receipt=name))
+    return _on_to(request, asked.item(name))
+
+
+def _on_to(request: AnyRequest, path: str) -> Response[Any]:
+    """To the next page. A script that sent the form is told where it is: it could not read a redirect."""
+    if request.headers.get("x-sent-by") == "script":
+        return Response(b"", status_code=204, headers={"x-next": path})
+    return redirect(path)
 
 
 async def keep(request: AnyRequest, item: ApprovalView, sent: Mapping[str, Sequence[str]]) -> None:
@@ -172,8 +170,7 @@ async def _page(
     of_list: bool = False,
 ) -> Response[Any]:
     backend, scope = backend_of(request), scope_of(request)
-    before = await backend.steps_before(scope, item.run, item.step_no, HISTORY) if item.step_no else []
-    history = [step for step in before if step.retired_in is None and step.no < item.step_no]
+    outlook = await backend.outlook(scope, item.id)
     receipt = request.query_params.get("receipt")
     former = None
     if receipt:
@@ -182,10 +179,10 @@ async def _page(
     following = next_of(inbox.rows, item.id)
     seen = item.revision if problem is None or problem.revision is None else problem.revision
     return await _render(request, asked, inbox, item.id, {
-        "item": item, "choices": choices, "history": history, "following": following,
+        "item": item, "choices": choices, "outlook": outlook, "following": following,
         "problem": problem, "draft": draft, "draft_key": approval_key(item.id), "form_action": asked.item(item.id),
         "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
-        "state": _state(request, asked, item, seen, following),
+        "state": _state(request, asked, item, seen, following, outlook),
         "former_answer": told(item, item.former.decisions[-1]) if item.former else [],
         "former": former, "former_lines": _lines(former, scope.actor) if former is not None else [],
     }, http=200 if problem is None else problem.http)  # fmt: skip
@@ -208,6 +205,7 @@ def _state(
     item: ApprovalView,
     seen: int,
     following: InboxRow | None,
+    outlook: Outlook | None,
     *,
     live: bool = False,
 ) -> Markup:
@@ -220,7 +218,7 @@ def _state(
     decided = [(one, told(item, one)) for one in item.decisions if not one.lapsed]
     return fragment(
         request, "approvals/_state.html", item=item, asked=asked, seen=seen, over=over, following=following,
-        decided=decided, actor=scope.actor, live=live,
+        decided=decided, actor=scope.actor, live=live, outlook=outlook,
     )  # fmt: skip
 
 

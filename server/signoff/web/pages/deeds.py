@@ -12,15 +12,7 @@ from signoff.approvals.abilities import DOINGS, Doing
 from signoff.approvals.views import ApprovalView
 from signoff.web import say
 from signoff.web.addresses import name_of
-from signoff.web.pages import (
-    AnyRequest,
-    backend_of,
-    badge_of,
-    is_htmx,
-    redirect,
-    render,
-    scope_of,
-)  # fmt: skip
+from signoff.web.pages import AnyRequest, backend_of, badge_of, is_htmx, redirect, render, scope_of
 from signoff.web.pages.inbox import Asked
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 

@@ -14,16 +14,7 @@ from signoff.approvals.inbox import TABS, Claim, Due, Filters, InboxRow, Tab, ta
 from signoff.web import say
 from signoff.web.addresses import number_of, segment
 from signoff.web.backend import Inbox
-from signoff.web.pages import (
-    AnyRequest,
-    backend_of,
-    badge_of,
-    fragment,
-    redirect,
-    render,
-    scope_of,
-    send_fragment,
-)  # fmt: skip
+from signoff.web.pages import AnyRequest, backend_of, badge_of, fragment, redirect, render, scope_of, send_fragment
 
 TAB_WORDS = {
     "mine": "For me",
@@ -115,8 +106,15 @@ def list_of(request: AnyRequest, asked: Asked, inbox: Inbox, current: str = "") 
     return fragment(
         request, "approvals/_rows.html", rows=inbox.rows, current=current, asked=asked, live_href=live,
         fresh=inbox.fresh, tabs=_tabs(request, asked, inbox), older=inbox.after, empty_title=title, empty_text=text,
-        stuck=inbox.counts.get("stuck", 0) if asked.tab in ("mine", "groups") else 0,
+        stuck=inbox.counts.get("stuck", 0) if asked.tab in ("mine", "groups") else 0, order=_order(asked),
     )  # fmt: skip
+
+
+def _order(asked: Asked) -> str:
+    """How the list is sorted, in words."""
+    if asked.tab == "decided" or asked.filters.state == "over":
+        return "The latest first"
+    return f"{'Stuck, overdue' if asked.tab == 'all' else 'Overdue'}, due soon, then the oldest"
 
 
 def _tabs(request: AnyRequest, asked: Asked, inbox: Inbox) -> list[dict[str, Any]]:
