@@ -283,6 +283,7 @@
     $(".away")?.remove();
     const body = new URLSearchParams(new FormData(form));
     if (button?.name) body.append(button.name, button.value);
+    document.documentElement.toggleAttribute("data-sending", true);
     let came, text;
     try {
       came = await fetch(form.action, { method: "POST", body, headers: { "X-Sent-By": "script" } });
@@ -298,6 +299,7 @@
   }
   function away(form, button) {
     leaving = false;
+    document.documentElement.toggleAttribute("data-sending", false);
     release(form);
     const line = document.createElement("div"), text = document.createElement("p"), again = document.createElement("button");
     line.className = "away";
@@ -318,6 +320,7 @@
     for (const button of buttonsOf(form)) button.disabled = false;
   }
   addEventListener("pageshow", () => {
+    document.documentElement.toggleAttribute("data-sending", false);
     $$("form[data-once]").forEach(release);
     settle();
   });
