@@ -133,6 +133,8 @@ async def test_a_list_that_is_read_moves_nothing_and_tells_what_is_new(site: Sit
     await asks(site, "Third, and due", due=60.0)
     bar = page.get_by_role("link", name="1 new")
     await expect(bar).to_be_visible()
+    pill, top = await place(page, ".new-rows"), await place(page, f"#item-{first}")
+    assert pill["y"] + pill["height"] <= top["y"], "it covers no row"
     await expect(page.locator("#badge")).to_have_attribute("data-count", "3")
     assert await place(page, f"#item-{second}") == row
     assert await place(page, "#decide button") == button
@@ -145,7 +147,6 @@ async def test_a_list_that_is_read_moves_nothing_and_tells_what_is_new(site: Sit
     await expect(bar).to_be_hidden()
     await page.goto(f"{site.address}/approvals")
     await expect(page.get_by_text("Nothing waits for you")).to_be_visible()
-    assert first
 
 
 async def test_claims_and_comments_of_others_arrive_while_one_types(site: Site, new_page: Pages) -> None:
@@ -299,3 +300,5 @@ async def test_the_desk_fits_a_phone_with_text_of_twice_the_size(site: Site, new
         await page.evaluate("document.styleSheets[0].insertRule(':root[data-large] { font-size: 200% }', 0)")
         over = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert over <= 0, f"{path} is {over} px too wide"
+        badge, icon = await place(page, "#badge .badge"), await place(page, ".rail [href='/approvals'] .icon")
+        assert badge["x"] >= icon["x"] + icon["width"], "the number stands beside the icon"

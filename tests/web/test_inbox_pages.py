@@ -272,9 +272,7 @@ async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None
         assert titles((await ana.get("/approvals")).text) == []
         theirs = (await carl.get(f"/approvals/{asked}")).text
         assert "On leave" in theirs
-        assert "For anyone in finance or carl@example.org" in text_of(theirs), (
-            "who answers for her is named"
-        )
+        assert "For anyone in finance or carl@example.org" in text_of(theirs), "who answers for her is named"
         assert (await post(carl, f"/approvals/{asked}", revision="1", option="yes")).status_code == 303
         assert "on behalf of" in text_of((await ana.get(f"/approvals/{asked}")).text)
 
