@@ -32,7 +32,7 @@ async def test_the_ledger_is_shown_with_its_seals_and_taken_along(site: Site) ->
         assert "As it was written" in page
         assert "2 rows are sealed" in page
         assert "by a program" in page
-        assert page.count('<span class="sub">No</span>') == 2, "what was decided"
+        assert page.count('<span class="sub">Reject</span>') == 2, "what was decided"
         assert page.index("Ship order o-2?") < page.index("Ship order o-1?")
         lines = await ada.get("/record/ledger.jsonl")
         assert lines.headers["content-disposition"] == 'attachment; filename="signoff-ledger.jsonl"'
