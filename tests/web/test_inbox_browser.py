@@ -101,7 +101,7 @@ async def test_an_answer_while_the_server_is_away_stays_on_the_page_and_is_sent_
     try:
         await expect(told).to_be_visible()
         await again.click()
-        await expect(page.get_by_text("You answered")).to_be_visible()
+        await expect(page.get_by_text("You answered")).to_be_visible(timeout=20_000)  # by a server that just began
         await expect(page.locator("#decision-state")).to_contain_text("By the back door")
         with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
             assert database.execute("SELECT count(*) FROM signoff_decision").fetchone() == (1,)
