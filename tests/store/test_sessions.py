@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +16,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 
 from signoff.store import Store
 from signoff.store.errors import ReadOnlyTransaction, StoreError, TransactionOwned, WriteInsideMutation
+from signoff.store.sqlite import _Borrowed, connect
 from tests.store.support import Ear, add, names, raise_tokens, tokens_of
 
 
@@ -201,6 +203,22 @@ async def test_a_statement_that_is_canceled_under_way_leaves_a_usable_store(stor
         async with store.session() as session:
             await session.run(add, "again")
     assert await store.read(names) == ["again", "next"]
+
+
+async def test_a_statement_that_is_canceled_before_it_begins_does_not_run_to_its_end(sqlite_url: str) -> None:
+    raw = connect(sqlite_url.removeprefix("sqlite:///"))
+    borrowed = await _Borrowed(raw)
+    gate, ended = threading.Event(), threading.Event()
+    borrowed._tx.put_nowait((None, gate.wait))
+    slow = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1e9) SELECT max(i) FROM n"
+    statement = asyncio.ensure_future(borrowed.cursor().execute(slow))
+    await asyncio.sleep(0)
+    statement.cancel()
+    borrowed.stop()  # as SQLAlchemy does with the connection of a canceled statement
+    borrowed.when_idle(ended.set)
+    gate.set()
+    assert await asyncio.to_thread(ended.wait, 20)
+    raw.close()
 
 
 async def test_a_long_hold_of_the_write_turn_is_reported(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,7 @@ BUSY_TIMEOUT = 15.0  # seconds that a write waits for another process's transact
 POLL = 0.1  # seconds between looks for what other processes wrote
 HELD_TOO_LONG = 1.0  # seconds of a mutation that get a warning
 READERS = 4
+INSIST = 0.02  # seconds between interrupts of a statement whose session was canceled
 
 
 def connect(path: str, *, volatile: bool = False, read_only: bool = False) -> sqlite3.Connection:
@@ -122,6 +124,8 @@ class _Borrowed(OneHopConnection):
         super().__init__(lambda: raw)
         self._raw = raw
         self._spent = False
+        self._ended = threading.Event()
+        self._ending = threading.Lock()
 
     async def close(self) -> None:
         self._give_up()
@@ -139,8 +143,19 @@ class _Borrowed(OneHopConnection):
             except sqlite3.ProgrammingError:
                 return  # closed already
             self._tx.put_nowait((None, self._end))
+            threading.Thread(target=self._insist, name="signoff-interrupt", daemon=True).start()
+
+    def _insist(self) -> None:
+        """A statement that had not quite begun does not feel an interrupt, and would run to its end."""
+        while not self._ended.wait(INSIST):
+            with self._ending:
+                if not self._ended.is_set():
+                    with suppress(sqlite3.ProgrammingError):  # closed
+                        self._raw.interrupt()
 
     def _end(self) -> None:
+        with self._ending:
+            self._ended.set()
         # closing alone would leave the transaction to a statement that still has a cursor
         if self._raw.in_transaction:
             self._raw.execute("ROLLBACK")
