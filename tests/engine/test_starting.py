@@ -452,3 +452,19 @@ async def test_a_mutation_step_and_on_complete_start_runs_in_their_transaction(
     assert view.completion.error is not None
     with pytest.raises(NotFound):  # rolled back with the on_complete that failed
         await engine.run("after-fails").status()
+
+
+async def test_all_that_is_started_together_begins(open_engine: EngineMaker, registry: Registry) -> None:
+    """Small ones are begun where they are started; the large and the delayed one have to be claimed."""
+
+    @workflow("w", registry=registry)
+    async def w(step: Step, text: str) -> int:
+        return len(text)
+
+    engine = await open_engine(registry)
+    assert engine.worker is not None
+    await engine.worker.settled()
+    calls: list[Any] = [w.call("x"), w.call("y" * 20_000), w.options(run_after=0.05).call("zzz"), w.call("xx")]
+    started = await engine.start_many(calls)
+    runs = [run for run in started if not isinstance(run, Refusal)]
+    assert [await run.result(timeout=WAIT) for run in runs] == [1, 20_000, 3, 2]

@@ -260,3 +260,19 @@ async def test_the_writer_outlives_a_connection_that_breaks_under_it(sqlite_url:
         async with store.session() as session:
             await session.run(add, "session")
         assert await store.read(names) == ["next", "session"]
+
+
+async def test_last_writes_that_fail_with_the_commit_spoil_no_connection(postgres_url: str) -> None:
+    async with await Store.open(postgres_url) as store:
+
+        def refused(tx: Tx) -> None:
+            add(tx, "a")
+            with tx.dialect.pipelined_to_end(tx):
+                tx.execute_raw("INSERT INTO signoff_pool (name) VALUES (NULL)")
+
+        for _ in range(3):
+            with pytest.raises(sa.exc.IntegrityError):
+                await store.write(refused)
+            await store.write(add, "b")  # the pool gives the same connection again
+            assert await store.read(names) == ["b"]
+            await store.write(lambda tx: tx.execute_raw("DELETE FROM signoff_pool"))

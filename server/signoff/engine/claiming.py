@@ -47,7 +47,7 @@ class Claiming(Driving):
                     continue
                 assert notice.data is not None
                 if notice.data.get("told"):
-                    told += 1
+                    told += notice.key in self.active or notice.key in self._cache  # else it was given up meanwhile
                 elif (run := self._go_on(notice)) is not None:
                     told += 1
                     woken[run.id] = run
@@ -200,7 +200,13 @@ class Claiming(Driving):
         for loaded in claimed.loaded:
             run = self.active.get(loaded.row.id)
             if run is None:
-                self._cached(loaded.row.id, drop=True)
+                cached = self._cached(loaded.row.id)
+                if cached is not None and cached.knows(loaded.row):  # begun and let go while the claim was under way
+                    self._resume(cached)
+                    self.pump(cached)
+                    continue
+                if cached is not None:
+                    self._forget(cached)
                 self._begin(ActiveRun(loaded))
             elif run.busy:
                 run.stale = True
@@ -221,17 +227,15 @@ class Claiming(Driving):
                 self._claim_wanted.set()
                 self._reload_later(news.row.id)
                 continue
-            self.active[run.id] = run
-            run.closing = False
-            run.forced = True
+            self._resume(run)
             self._refresh(run, news.row, news.entries)
 
-    def _cached(self, run_id: int, *, drop: bool = False) -> ActiveRun | None:
-        run = self._cache.pop(run_id, None)
-        if run is not None and drop:
-            self._forget(run)
-            return None
-        return run
+    def _cached(self, run_id: int) -> ActiveRun | None:
+        return self._cache.pop(run_id, None)
+
+    def _resume(self, run: ActiveRun) -> None:
+        self.active[run.id] = run
+        run.closing, run.forced = False, True
 
     def _add(self, run: ActiveRun) -> None:
         run.code_hash = self._known[run.definition_id].code_hash

@@ -326,6 +326,7 @@ class Driving(Holding):
 
     def _drop(self, run: ActiveRun) -> None:
         self.active.pop(run.id, None)
+        self.spoilers.pop(run.id, None)
         self._forget(run)
         self._left(run)
 

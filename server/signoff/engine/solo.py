@@ -40,6 +40,7 @@ async def commit_alone(worker: Worker, run: ActiveRun, builder: Builder) -> tupl
                 if new.no not in run.open:
                     continue  # canceled before its turn came
                 record = await _inline(worker, run, session, new)
+                builder.now = max(builder.now, record.at)  # what is asked after it is asked now
                 await worker.drive_on(partial(builder.take, record))
             if not builder.advance.columns:
                 await worker.drive_on(builder.done)
@@ -53,6 +54,7 @@ async def commit_alone(worker: Worker, run: ActiveRun, builder: Builder) -> tupl
     except (Stale, _Spoilt):
         return builder.advance, refused
     except BlockedError as error:  # what the handler did after an inline step does not match
+        worker.spoilers.pop(run.id, None)
         builder.block(error)
         await worker.drive_on(builder.done)
         (applied,) = await worker.store.write(worker.apply, [builder.advance])

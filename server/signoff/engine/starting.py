@@ -360,7 +360,7 @@ def _insert(
     ids = {(tenant_id, public_id): run_id for tenant_id, public_id, run_id in rows}
     lost = _insert_keys(tx, [draft for draft, _ in admitted], ids)
     labels = []
-    begun = 0
+    begun, others = 0, False
     for (draft, admission), row in zip(admitted, values, strict=True):
         run_id = ids.get((draft.tenant_id, draft.public_id))
         if run_id is None or draft.index in lost:
@@ -382,11 +382,12 @@ def _insert(
             begun += 1
         else:
             tx.notify("run", run_id)
+            others = others or admission.ready is not None or admission.wake_at is not None
     if labels:
         tx.conn.execute(sa.insert(LABEL), labels)
-    if begun == len(admitted):
+    if begun:
         tx.notify("ready", begun=begun)
-    elif any(admission.ready is not None or admission.wake_at is not None for _, admission in admitted):
+    if others:
         tx.notify("ready")
 
 

@@ -111,6 +111,12 @@ _SQLITE_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_NOT_A_DATABASE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 
 
+def may_stand(error: BaseException) -> bool:
+    """Whether a transaction may be committed although its commit raised this: the connection broke, nobody refused."""
+    state = getattr(getattr(error, "orig", error), "sqlstate", None)
+    return state is None or state.startswith(("08", "57P"))
+
+
 def translate(error: BaseException, where: str = "the database") -> StoreError | None:
     """The typed error for a driver's or SQLAlchemy's, or None when it is none of the known troubles of a database.
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from signoff.store.promise import Promise
-from signoff.store.tx import Notice
+from signoff.store.tx import RESYNC, Notice
 
 logger = logging.getLogger(__name__)
 
 Callback = Callable[[Sequence[Notice]], None]
 Early = Callable[[Sequence[Notice], Promise], None]
+
+
+LATE = 5.0  # seconds after which a commit whose answer was lost has happened or never will
 
 
 class Hub:
@@ -55,6 +58,8 @@ class Hub:
         promise = Promise()
 
         def tell() -> None:
+            if promise.decided:  # all hear of it anyway
+                return
             for callback in tuple(self._early):
                 try:
                     callback(news, promise)
@@ -83,6 +88,15 @@ class Hub:
                 callback(notices)
             except Exception:  # whoever wrote must not fail for whoever listens
                 logger.exception("a subscriber to notices failed")
+
+    def resync(self) -> None:
+        """From any thread: nobody knows whether a commit happened, or whether it is still to come."""
+
+        def look() -> None:
+            self.publish([RESYNC])
+            self.loop.call_later(LATE, self.publish, [RESYNC])
+
+        self.post(look)
 
     def publish_soon(self, notices: Sequence[Notice]) -> None:
         """From any thread."""

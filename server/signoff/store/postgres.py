@@ -8,9 +8,9 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from signoff.store.clock import Clock
 from signoff.store.dialect import PostgresDialect
-from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError, translate
+from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError, may_stand, translate
 from signoff.store.hub import Hub
 from signoff.store.promise import Promise
 from signoff.store.session import AuthorSession, Joiner, ReadOnlySession
@@ -258,7 +258,7 @@ class PostgresBackend:
             committing = False
             promise: Promise | None = None
             try:
-                with self.engine.connect() as conn, conn.begin() as transaction, ExitStack() as until_commit:
+                with self._connected() as conn, conn.begin() as transaction, ExitStack() as until_commit:
                     tx = Tx(conn, self._clock.now(), self.dialect, until_commit=until_commit)
                     result = call(tx)
                     with self.dialect.pipelined_to_end(tx):  # notices and commit in one round trip
@@ -279,7 +279,8 @@ class PostgresBackend:
                 if failure is None:
                     raise
                 lost = isinstance(failure, DatabaseUnavailable)
-                if lost and committing:
+                if lost and committing and may_stand(error):
+                    self._hub.resync()
                     raise CommitUnknown(
                         f"the connection to {self.shown} was lost during a commit; look whether it happened"
                     ) from error
@@ -290,6 +291,20 @@ class PostgresBackend:
                     raise failure from error
             # spread those that collided; give a database that starts again some time
             time.sleep(random.uniform(0, 0.01 * tries) if not lost else min(0.05 * 2**tries, 1.0))
+
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        with self.engine.connect() as conn:
+            try:
+                yield conn
+            except BaseException:
+                # to SQLAlchemy a commit that failed with the writes before it is over, and the pool would reset nothing
+                if not (conn.closed or conn.invalidated) and (driver := conn.connection.driver_connection) is not None:
+                    try:
+                        driver.rollback()
+                    except psycopg.Error:
+                        conn.invalidate()
+                raise
 
     async def read(self, call: Callable[[Tx], Any]) -> Any:
         return await self._hub.loop.run_in_executor(self._threads, self._read, call)

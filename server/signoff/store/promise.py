@@ -17,6 +17,10 @@ class Promise:
         self._kept: bool | None = None
         self._waiting: list[Callable[[bool], None]] = []
 
+    @property
+    def decided(self) -> bool:
+        return self._kept is not None
+
     def decide(self, kept: bool) -> None:
         with self._lock:
             self._kept = kept

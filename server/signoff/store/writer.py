@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from signoff.store.clock import Clock
 from signoff.store.dialect import Dialect
-from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError
+from signoff.store.errors import CommitUnknown, DatabaseUnavailable, StoreClosed, StoreError, may_stand
 from signoff.store.hub import Hub
 from signoff.store.promise import Promise
 from signoff.store.tx import Notice, Tx
@@ -326,6 +326,9 @@ class Writer:
             except Empty:
                 break
         if jobs:
+            # What waits for rows comes before what takes those that it finds free: other processes do the same, and
+            # would else wait for each other.
+            jobs.sort(key=lambda job: not job.repeatable)
             self._commit(link, jobs)
         if turn is not None:
             turn.lend(link)
@@ -373,15 +376,15 @@ class Writer:
                 failure: Exception = link.translate(error) or error
                 # SQLite knows whether it committed, and waits for its lock by itself
                 if isinstance(failure, StoreError) and failure.transient and link.dialect.name == "postgresql":
-                    lost = committing and isinstance(
-                        failure, DatabaseUnavailable
-                    )  # a conflict says that nothing was done
+                    # a refusal says that nothing was done
+                    lost = committing and isinstance(failure, DatabaseUnavailable) and may_stand(error)
                     if lost and not all(job.repeatable for job in jobs):
                         unclear = CommitUnknown(f"the connection was lost during a commit: {failure}")
                         for job in jobs:
                             if not job.repeatable:
                                 job.fail(unclear)
                                 done.append(job)
+                        self._hub.resync()
                         if again := [job for job in jobs if job.repeatable]:
                             self._transact(link, again, done, notices)
                         return
