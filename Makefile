@@ -5,7 +5,8 @@
 BIN := .venv/bin
 # `make test PYTEST="tests/store -k fence"` runs a part; `make test WORKERS=0` runs in one process.
 PYTEST ?=
-WORKERS ?= 2
+# More than there are cores: tests wait for processes, browsers and disks a good part of their time.
+WORKERS ?= 3
 ARGS ?=
 INPUTS := pyproject.toml constraints.txt package.json package-lock.json hatch_build.py .npmrc .ci/venv
 
