@@ -54,7 +54,7 @@ def sqlite_url(tmp_path: Path, sqlite_template: Path) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    with running_postgres(hasty=True) as server:
+    with running_postgres() as server:
         yield server
 
 

