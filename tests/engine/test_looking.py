@@ -106,6 +106,11 @@ async def test_a_status_tells_of_running_steps_with_progress_and_of_the_end(t: T
             async for change in run.subscribe():
                 if isinstance(change, Progressed):
                     break
+        # whoever comes later is told how far it is as well, and does not wait for the next progress
+        async with asyncio.timeout(WAIT):
+            async for change in run.subscribe():
+                if isinstance(change, Progressed):
+                    break
         view = await run.status()
         assert view.status == "running"
         (running,) = view.running

@@ -41,6 +41,8 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
+    """A running step told how far it is. Whoever begins to look later hears it too, after its `StepChanged`."""
+
     version: int
     step: StepView
 
@@ -117,6 +119,8 @@ class _Seen:
 def _step_changes(version: int, former: StepView | None, step: StepView) -> Iterator[Change]:
     if former is None:
         yield StepChanged(version, step)
+        if step.progress is not None and step.ended_at is None:
+            yield Progressed(version, step)
         return
     if (former.attempts, former.lost) != (step.attempts, step.lost):
         yield AttemptEnded(version, step)
