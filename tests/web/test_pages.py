@@ -116,6 +116,31 @@ async def test_a_post_without_the_sessions_token_does_nothing(site: Site, path: 
         assert (await client.post(path, data={"csrf": csrf}, headers=cross)).status_code == 403
 
 
+async def test_cookies_of_other_programs_on_the_host_do_no_harm(site: Site) -> None:
+    odd = ["a/b=1", "a(b)=1", "a,b=1", 'prefs={"a": 1, "b": "c d"}', "=1", "flag", 'x="open', "path=/", "\xe9=\xff"]
+    async with site.signed_in("ana@example.org") as client:
+        ours = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    async with site.client() as client:
+        for other in odd:
+            cookies = f"{other}; {ours}".encode("latin-1")
+            assert (await client.get("/runs", headers={b"cookie": cookies})).status_code == 200, other
+
+
+async def test_an_odd_cookie_of_ours_is_replaced(site: Site) -> None:
+    async with site.client() as client:
+        name = next(iter((await client.get("/sign-in")).cookies))
+    async with site.client() as client:
+        for secret in ('"' + "\\303" * 40 + '"', "\xe9" * 40):
+            page = await client.get("/sign-in", headers={b"cookie": f"{name}={secret}".encode("latin-1")})
+            assert page.status_code == 200, page.text
+
+
+async def test_what_cannot_be_a_file_is_not_found(site: Site) -> None:
+    async with site.client() as client:
+        for name in ("%00", "a" * 300, "a/" * 3000):
+            assert (await client.get(f"/static/{name}")).status_code == 404
+
+
 async def test_every_answer_carries_a_strict_policy(site: Site) -> None:
     async with site.signed_in("ana@example.org") as client:
         for path in ("/runs", "/nowhere", "/static/signoff.css", "/api/openapi.json", "/health"):

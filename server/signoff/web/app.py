@@ -9,6 +9,7 @@ from litestar import Litestar, Request, Response, Router, get
 from litestar.config.compression import CompressionConfig
 from litestar.datastructures import CacheControlHeader, State
 from litestar.enums import ScopeType
+from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -74,6 +75,12 @@ class App(Litestar):
         await super().__call__(scope, receive, send)
 
 
+def _could_be_a_file(request: Request[Any, Any, Any]) -> None:
+    """What no file system takes for a name is no file either; it would be asked, and its answer taken for a fault."""
+    if "\0" in request.scope["path"] or len(request.scope["path"]) > 250:
+        raise NotFoundException
+
+
 @get("/health", include_in_schema=False)
 async def health(request: Request[Any, Any, Any]) -> Response[Any]:
     """200 while the database answers."""
@@ -96,7 +103,10 @@ def create_app(
     fragments = Fragments()
     hub = LiveHub(backend, fragments)
     static = create_static_files_router(
-        "/static", [static_dir()], cache_control=CacheControlHeader(max_age=31_536_000, public=True, immutable=True)
+        "/static",
+        [static_dir()],
+        cache_control=CacheControlHeader(max_age=31_536_000, public=True, immutable=True),
+        before_request=_could_be_a_file,
     )
     return App(
         route_handlers=[

@@ -7,7 +7,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from hmac import compare_digest
-from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -99,11 +98,10 @@ class Cookies:
         self.csrf = "__Host-signoff-csrf" if self.secure else f"signoff-csrf-{port}"
         self.oidc = "__Host-signoff-oidc" if self.secure else f"signoff-oidc-{port}"  # a sign-in under way elsewhere
         self.theme = "signoff-theme"
-        jar: SimpleCookie = SimpleCookie()
-        for key, value in scope["headers"]:
-            if key == b"cookie":
-                jar.load(value.decode("latin-1"))
-        self.sent = {name: morsel.value for name, morsel in jar.items()}
+        # One at a time: other programs on this host have cookies too, and http.cookies gives up at the first odd one.
+        lines = [value.decode("latin-1") for key, value in scope["headers"] if key == b"cookie"]
+        pairs = [pair.partition("=") for pair in ";".join(lines).split(";")]
+        self.sent = {name.strip(): value.strip() for name, _, value in pairs if value.isascii()}
 
     def line(self, name: str, value: str, *, max_age: int | None = None, readable: bool = False) -> str:
         parts = [f"{name}={value}", "Path=/", "SameSite=Lax"]
