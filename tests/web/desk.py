@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import date, timedelta
 from typing import Literal
 
@@ -72,6 +73,13 @@ async def expense(step: Step, amount: str) -> int:
     return len(answers)
 
 
+@workflow("desk/many")
+async def many(step: Step, questions: int) -> int:
+    """Asks them all at once."""
+    asked = [step.ask(plain, title=f"Is {no} right?", to=group("finance")) for no in range(questions)]
+    return sum(await asyncio.gather(*asked))
+
+
 @workflow("desk/question")
 async def question(step: Step, title: str, team: str = "finance", due: float | None = None) -> bool:
     """A gate that needs no field."""
@@ -87,4 +95,4 @@ async def visits(step: Step) -> Visit:
     return await step.ask(visit, title="When?", to=group("finance"))
 
 
-WORKFLOWS = [publish, expense, question, visits]
+WORKFLOWS = [many, publish, expense, question, visits]

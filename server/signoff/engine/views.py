@@ -295,9 +295,11 @@ def _shown(tx: Tx, row: Row, select: sa.Select[Any], limit: int | None) -> list[
     return [_step_view(step, tx.now, row, slots, texts, tuple(tries.get(step.no, ()))) for step in steps]
 
 
-def events_view(tx: Tx, scope: Scope, run: str) -> list[EventView]:
+def events_view(tx: Tx, scope: Scope, run: str, *, last: int | None = None) -> list[EventView]:
+    """Oldest first; `last`: only so many of the newest."""
     row = find_run(tx, scope, run)
-    rows = tx.conn.execute(sa.select(E).where(E.c.run_id == row.id).order_by(E.c.id)).all()
+    newest = tx.conn.execute(sa.select(E).where(E.c.run_id == row.id).order_by(E.c.id.desc()).limit(last)).all()
+    rows = newest[::-1]
     texts = _texts(tx, [item.value for item in rows])
     return [_event_view(item, run, texts) for item in rows]
 
@@ -311,6 +313,14 @@ def logs_view(tx: Tx, scope: Scope, run: str, *, after: int = 0, limit: int = 1_
     row = find_run(tx, scope, run)
     newer = sa.select(LOG).where(LOG.c.run_id == row.id, LOG.c.id > after)
     return [_log_view(line) for line in tx.conn.execute(newer.order_by(LOG.c.id).limit(limit))]
+
+
+def last_logs_view(tx: Tx, scope: Scope, run: str, limit: int, *, step_no: int | None = None) -> list[LogView]:
+    """The newest lines, of the whole run or of one step, the oldest of them first."""
+    row = find_run(tx, scope, run)
+    query = sa.select(LOG).where(LOG.c.run_id == row.id).order_by(LOG.c.id.desc()).limit(limit)
+    lines = tx.conn.execute(query if step_no is None else query.where(LOG.c.step_no == step_no)).all()
+    return [_log_view(line) for line in lines[::-1]]
 
 
 def _log_view(line: Row) -> LogView:

@@ -37,12 +37,15 @@ T = TypeVar("T")
 
 STEPS_SHOWN = 200
 LOGS_SHOWN = 200
+EVENTS_SHOWN = 200
 ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run with all that its page shows, from one snapshot. `steps` are the last ones unless all were asked for."""
+    """A run with all that its page shows, from one snapshot. `steps` are the last ones unless all were asked for;
+    events and log lines are the last ones.
+    """
 
     run: views.RunView
     steps: list[views.StepView]
@@ -50,7 +53,7 @@ class RunDetails:
     events: list[views.EventView]
     logs: list[views.LogView]
     rounds: list[views.RoundView]
-    questions: Mapping[str, approvals.ApprovalView]  # that are waited for, by id
+    questions: Mapping[str, boxes.InboxRow]  # that are waited for, by id
     can_undo: int  # steps that a cancel could undo
     key: int  # the run's, as notices name it
 
@@ -382,7 +385,6 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
     hidden = 0 if all_steps else max(0, row.next_no - STEPS_SHOWN)
     view = views.run_view(tx, scope, run)
     asked = {item.approval_id for item in view.awaiting if item.approval_id is not None}
-    questions = [approvals.approval_view(tx, scope, name) for name in asked]
     has_undo = S.c.options.contains('"compensate"', autoescape=True)
     live = sa.and_(S.c.run_id == row.id, S.c.retired_in.is_(None), S.c.started)
     undo = sa.select(sa.func.count()).select_from(S).where(live, has_undo)
@@ -390,10 +392,10 @@ def _details(tx: Tx, scope: Scope, run: str, all_steps: bool) -> RunDetails:
         run=view,
         steps=views.steps_view(tx, scope, run, after=hidden - 1),
         hidden=hidden,
-        events=views.events_view(tx, scope, run),
-        logs=views.logs_view(tx, scope, run)[-LOGS_SHOWN:],
+        events=views.events_view(tx, scope, run, last=EVENTS_SHOWN),
+        logs=views.last_logs_view(tx, scope, run, LOGS_SHOWN),
         rounds=views.rounds_view(tx, scope, run),
-        questions={item.id: item for item in questions},
+        questions=boxes.lines_of(boxes.Look(tx, scope), asked) if asked else {},
         can_undo=int(tx.conn.execute(undo).scalar_one()),
         key=row.id,
     )
@@ -403,7 +405,7 @@ def _step(tx: Tx, scope: Scope, run: str, no: int) -> tuple[views.RunView, views
     found = views.steps_view(tx, scope, run, after=no - 1, limit=1)
     if not found or found[0].no != no:
         raise NotFound(f"run {run!r} has no step {no}", run=run, step_no=no)
-    logs = [line for line in views.logs_view(tx, scope, run) if line.step_no == no]
+    logs = views.last_logs_view(tx, scope, run, LOGS_SHOWN, step_no=no)
     return views.run_view(tx, scope, run), found[0], logs
 
 

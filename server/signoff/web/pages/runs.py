@@ -215,7 +215,7 @@ def actions_for(scope: Scope, details: RunDetails) -> list[Deed]:
     deeds: list[Deed] = []
     for item in run.awaiting:
         question = details.questions.get(item.approval_id or "")
-        if question is not None and question.why_not is None:
+        if question is not None and question.mine:
             deeds.append(Deed("Answer", f"/approvals/{segment(question.id)}", "ask", not deeds, dialog=False))
     final = run.status in say.FINAL
     restartable = final or run.status in ("blocked", "paused")
