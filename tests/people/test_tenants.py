@@ -194,6 +194,7 @@ async def test_who_is_taken_out_of_a_tenant_is_nobody_there_and_stays_elsewhere(
     again = await here.store.read(users.find_person, other.tenant_id, email="ana@example.org")
     assert again is not None
     assert (again.role, again.groups) == ("viewer", frozenset())
+    assert await here.store.read(scope_for_token, token) is None
 
 
 async def test_an_account_that_belongs_nowhere_else_is_deactivated_instead(here: World) -> None:

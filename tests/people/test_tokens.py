@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -53,6 +54,22 @@ async def test_a_token_ends_by_time_and_by_hand(here: World) -> None:
     await here.store.write(create_token, here.embedded, "a", role="viewer")
     await here.store.write(create_token, here.embedded, "b", role="viewer")
     assert [token.name for token in await here.store.read(list_tokens, here.embedded)] == ["b", "a", "b", "a"]
+
+
+async def test_tokens_are_listed_in_parts_with_whom_they_act_for(here: World) -> None:
+    await here.add("ana@example.org")
+    for name in ("a", "b", "c"):
+        await here.store.write(create_token, here.embedded, name, role="viewer", email="ana@example.org")
+    await here.store.write(revoke_token, here.embedded, "b")
+
+    async def names(**part: Any) -> list[str]:
+        return [token.name for token in await here.store.read(list_tokens, here.embedded, **part)]
+
+    assert (await names(usable=True), await names(usable=False)) == (["c", "a"], ["b"])
+    assert (await names(name="a"), await names(name="\0"), await names(limit=1)) == (["a"], [], ["c"])
+    newest, *_ = await here.store.read(list_tokens, here.embedded)
+    assert newest.email == "ana@example.org"
+    assert await names(before=newest.id) == ["b", "a"]
 
 
 async def test_names_are_clear_and_unique(here: World) -> None:

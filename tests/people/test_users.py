@@ -94,6 +94,17 @@ async def test_the_last_admin_stays(here: World) -> None:
     await here.store.write(set_role, here.embedded, "root@example.org", "viewer")
 
 
+async def test_the_last_admin_of_another_tenant_stays_too(here: World) -> None:
+    """An account is deactivated everywhere at once, from wherever that is done."""
+    other = Scope(await here.store.write(ensure_tenant, "other"))
+    await here.store.write(add_user, other, "root@example.org", role="admin")
+    await here.store.write(add_user, here.embedded, "root@example.org", role="viewer")
+    with pytest.raises(Conflict):
+        await here.store.write(set_active, here.embedded, "root@example.org", False)
+    await here.store.write(add_user, other, "two@example.org", role="admin")
+    await here.store.write(set_active, here.embedded, "root@example.org", False)
+
+
 async def test_two_admins_who_demote_each_other_at_once_leave_one(here: World) -> None:
     await here.add("a@example.org", "admin")
     await here.add("b@example.org", "admin")

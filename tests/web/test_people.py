@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from signoff.people import sessions, users
+from signoff.people import sessions, tokens, users
 from signoff.people.audit import A as AUDIT
+from signoff.store.tx import Tx
 from tests.web.world import PASSWORD, Site, csrf_of
 
 
@@ -203,6 +204,23 @@ async def test_a_token_is_shown_once_used_and_revoked(site: Site) -> None:
                       {"name": "x", "role": "viewer", "email": "nobody@example.org"}):  # fmt: skip
             answer = await post(ada, "/settings/tokens", wrong)
             assert answer.status_code == 422, wrong
+
+
+async def test_of_many_tokens_a_page_shows_some_and_leads_to_the_others(site: Site) -> None:
+    def make(tx: Tx) -> None:
+        for no in range(55):
+            tokens.create_token(tx, site.engine.scope(), f"program {no:02}", role="viewer", email="ana@example.org")
+
+    await site.engine.store.write(make)
+    async with site.signed_in("ada@example.org") as ada:
+        page = (await ada.get("/settings/tokens")).text
+        assert ["program 54" in page, "program 05" in page, "program 04" in page] == [True, True, False]
+        assert "acts for ana@example.org" in page
+        older = re.search(r'href="(/settings/tokens\?before=\d+)"', page)
+        assert older is not None
+        page = (await ada.get(older[1])).text
+        assert ["program 54" in page, "program 04" in page, "program 00" in page] == [False, True, True]
+        assert (await ada.get("/settings/tokens/program%2004/revoke")).status_code == 200
 
 
 async def test_names_that_nothing_can_have_are_not_found(both_sites: Site) -> None:

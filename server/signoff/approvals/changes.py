@@ -182,7 +182,8 @@ def _require_place(tx: Tx, held: Deed, email: str) -> None:
 
 def _targets(tx: Tx, row: Row, to: Iterable[Target], field: str) -> list[Selector]:
     """The selectors, each of which must mean somebody who is here."""
-    found = [_selector(item, field) for item in ([to] if isinstance(to, str | Mapping | User | Group | Role) else to)]
+    given = [_selector(item, field) for item in ([to] if isinstance(to, str | Mapping | User | Group | Role) else to)]
+    found = list(dict.fromkeys(given))  # each is looked up, with the question locked
     if not found:
         raise _wrong(field, "name somebody")
     for selector in found:

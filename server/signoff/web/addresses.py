@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
+# Stands before a name of nothing but dots, which browsers would take for a way up. A private-use character.
+DOTS = "\ue02e"
 # Stands for an encoded slash between the middleware, which sees the raw path, and the handler. A private-use character.
 SLASH = "\ue02f"
 
 
 def segment(name: str) -> str:
     """A name as one path segment."""
-    return quote(name, safe="")
+    return quote(DOTS + name if name in (".", "..") else name, safe="")
 
 
 def keep_slashes(raw_path: bytes) -> str | None:
@@ -23,7 +25,7 @@ def keep_slashes(raw_path: bytes) -> str | None:
 
 def name_of(value: str | PurePath) -> str:
     """The name in a path parameter."""
-    return str(value).removeprefix("/").replace(SLASH, "/")
+    return str(value).removeprefix("/").removeprefix(DOTS).replace(SLASH, "/")
 
 
 def number_of(text: str, digits: int = 9) -> int | None:
@@ -36,3 +38,12 @@ def local(target: str | None, fallback: str = "/") -> str:
     if not target or not target.startswith("/") or target.startswith(("//", "/\\")):
         return fallback
     return fallback if any(ord(char) < 32 or char == "\\" for char in target) else target
+
+
+def is_host(header: bytes) -> bool:
+    """Whether a Host header can be read: a name or an address, and a port that is one."""
+    try:
+        urlsplit(f"//{header.decode('ascii')}").port  # noqa: B018  # reading it is the check
+    except ValueError:
+        return False
+    return True

@@ -13,13 +13,14 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.response.base import ASGIResponse
 from litestar.static_files import create_static_files_router
 from litestar.types import Receive, Scope, Send
 
 from signoff.resources import static_dir
 from signoff.runtime.engine import Engine
 from signoff.web import api, api_record
-from signoff.web.addresses import keep_slashes
+from signoff.web.addresses import is_host, keep_slashes
 from signoff.web.backend import Backend
 from signoff.web.errors import HANDLERS, problem
 from signoff.web.fragments import Fragments
@@ -72,6 +73,10 @@ class App(Litestar):
         if scope["type"] == ScopeType.HTTP:
             scope["path"] = keep_slashes(scope.get("raw_path") or b"") or scope["path"]
             send = with_headers(scope, send)
+            if not is_host(next((value for key, value in scope["headers"] if key == b"host"), b"")):
+                answer = ASGIResponse(body=b"The Host header names no host.", status_code=400, media_type="text/plain")
+                await answer(scope, receive, send)
+                return
         await super().__call__(scope, receive, send)
 
 

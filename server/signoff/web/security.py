@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from litestar import Request
 from litestar.datastructures import MutableScopeHeaders
@@ -191,7 +190,7 @@ async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> Non
     if site not in (None, "same-origin", "none"):
         raise PermissionDeniedException("This request came from another site.")
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise PermissionDeniedException("This request came from another site.")
     token = request.headers.get("x-csrf-token")
     if token is None:

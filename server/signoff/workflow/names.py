@@ -16,10 +16,11 @@ def check_name(name: Any, what: str) -> str:
         return name
     if not isinstance(name, str):
         raise InvalidInput(f"the {what} must be named by a string, not {type(name).__name__}")
+    what = f"{'an' if what[0] in 'aeio' else 'a'} {what}"
     if not 1 <= len(name) <= MAX_NAME:
-        raise InvalidInput(f"the name of a {what} has 1 to {MAX_NAME} characters, not {len(name)}")
+        raise InvalidInput(f"the name of {what} has 1 to {MAX_NAME} characters, not {len(name)}")
     # Cc: control characters. Cs: half a surrogate pair, which no database takes.
     bad = next((char for char in name if unicodedata.category(char) in ("Cc", "Cs")), None)
     if bad is not None:
-        raise InvalidInput(f"the name of a {what} must not contain the control character {bad!r}")
+        raise InvalidInput(f"the name of {what} must not contain the control character {bad!r}")
     return str(name)
