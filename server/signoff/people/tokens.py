@@ -13,7 +13,7 @@ from signoff.people.audit import audit
 from signoff.people.canonical import nameable
 from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
-from signoff.people.users import clean_email, clean_role, find_person
+from signoff.people.users import M, U, clean_email, clean_role, find_person
 from signoff.store.scope import ROLES, Person, Scope
 from signoff.store.tables import Token
 from signoff.store.tx import Tx
@@ -26,6 +26,8 @@ PREFIX: Final = "signoff_"  # lets secret scanners know what they found
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
+    """`email`: of the member whom it acts for, if they belong here still."""
+
     id: int
     name: str
     role: str
@@ -33,6 +35,7 @@ class TokenView:
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    email: str | None
 
 
 def create_token(
@@ -53,8 +56,8 @@ def create_token(
     person = None
     if email is not None and (person := find_person(tx, scope.tenant_id, email=clean_email(email))) is None:
         raise NotFound(f"There is no user {email} here", user=email)
-    taken = sa.select(T.c.id).where(T.c.tenant_id == scope.tenant_id, T.c.name == name, T.c.revoked_at.is_(None))
-    if tx.conn.execute(taken.where(sa.or_(T.c.expires_at.is_(None), T.c.expires_at > tx.now))).first():
+    taken = sa.select(T.c.id).where(T.c.tenant_id == scope.tenant_id, T.c.name == name, _is_usable(tx))
+    if tx.conn.execute(taken).first():
         raise Conflict(f"There is a token {name!r} already; revoke it or take another name", token=name)
     secret = new_secret(PREFIX)
     tx.conn.execute(
@@ -72,11 +75,30 @@ def create_token(
     return secret
 
 
-def list_tokens(tx: Tx, scope: Scope) -> list[TokenView]:
-    """All tokens of the tenant, ended ones too, the newest first."""
+def list_tokens(
+    tx: Tx,
+    scope: Scope,
+    *,
+    usable: bool | None = None,
+    name: str | None = None,
+    before: int | None = None,
+    limit: int | None = None,
+) -> list[TokenView]:
+    """Tokens of the tenant, the newest first: all, or only those that can be used (or not), or of this name.
+
+    `before`: the id to go on from.
+    """
     require(scope, "token.manage")
-    columns = [T.c[name] for name in TokenView.__slots__]
-    query = sa.select(*columns).where(T.c.tenant_id == scope.tenant_id).order_by(T.c.id.desc())
+    columns = [U.c.email if column == "email" else T.c[column] for column in TokenView.__slots__]
+    member = sa.and_(M.c.user_id == T.c.user_id, M.c.tenant_id == T.c.tenant_id)
+    query = sa.select(*columns).outerjoin(M, member).outerjoin(U, U.c.id == M.c.user_id)
+    query = query.where(T.c.tenant_id == scope.tenant_id).order_by(T.c.id.desc()).limit(limit)
+    if usable is not None:
+        query = query.where(_is_usable(tx) if usable else ~_is_usable(tx))
+    if name is not None:
+        query = query.where(T.c.name == name if nameable(name) else sa.false())
+    if before is not None:
+        query = query.where(T.c.id < before)
     return [TokenView(*row) for row in tx.conn.execute(query)]
 
 
@@ -105,6 +127,10 @@ def scopes_for_tokens(tx: Tx, secrets: Iterable[str]) -> dict[str, Scope | None]
         token = _Held._make(row)
         found[hashes[token.hash]] = _scope(tx, token)
     return found
+
+
+def _is_usable(tx: Tx) -> sa.ColumnElement[bool]:
+    return sa.and_(T.c.revoked_at.is_(None), sa.or_(T.c.expires_at.is_(None), T.c.expires_at > tx.now))
 
 
 class _Held(NamedTuple):

@@ -15,7 +15,7 @@ from signoff.people.canonical import is_storable, storable
 from signoff.people.changes import people_changed
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
-from signoff.store.tables import Group, GroupMember, Identity, Membership, User
+from signoff.store.tables import Group, GroupMember, Identity, Membership, Token, User
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 
@@ -23,6 +23,7 @@ U = User.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table cl
 M = Membership.__table__  # type: ignore[attr-defined]
 G = Group.__table__  # type: ignore[attr-defined]
 GM = GroupMember.__table__  # type: ignore[attr-defined]
+TOKEN = Token.__table__  # type: ignore[attr-defined]
 
 _VIEWED: Final = (
     U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None),
@@ -87,7 +88,7 @@ def set_role(tx: Tx, scope: Scope, email: str, role: str) -> None:
     require(scope, "people.manage")
     user, role = _member(tx, scope, email), clean_role(role)
     if user.role == "admin" and role != "admin":
-        _keep_an_admin(tx, scope, user.id)
+        _keep_an_admin(tx, scope.tenant_id, user.id)
     tx.conn.execute(sa.update(M).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user.id).values(role=role))
     audit(tx, scope, "user.set_role", user.email, detail={"from": user.role, "to": role})
     people_changed(tx, scope.tenant_id, user.id)
@@ -122,24 +123,30 @@ def password_link(tx: Tx, scope: Scope, email: str) -> str:
 
 
 def set_active(tx: Tx, scope: Scope, email: str, active: bool) -> None:
-    """Activate or deactivate an account. Deactivating ends its sessions and links; tokens that act for it stop too."""
+    """Activate or deactivate an account. Deactivating ends its sessions and links; tokens that act for it stop too.
+
+    The last active admin of any tenant stays (`Conflict`).
+    """
     require(scope, "people.manage")
     user = _member(tx, scope, email)
     _only_ours(tx, scope, user)
-    if not active and user.role == "admin":
-        _keep_an_admin(tx, scope, user.id)
+    homes = sa.select(M.c.tenant_id, M.c.role).where(M.c.user_id == user.id).order_by(M.c.tenant_id)
+    belongs = tx.conn.execute(homes).all()
+    for home in belongs if user.active and not active else ():
+        if home.role == "admin":
+            _keep_an_admin(tx, home.tenant_id, user.id)
     tx.conn.execute(sa.update(U).where(U.c.id == user.id).values(active=active))
     if not active:
         sessions.end_sessions_of(tx, user.id)
         links.void_links_of(tx, user.id)
     audit(tx, scope, "user.activate" if active else "user.deactivate", user.email)
-    tenants = sa.select(M.c.tenant_id).where(M.c.user_id == user.id).order_by(M.c.tenant_id)
-    for tenant_id in tx.conn.execute(tenants).scalars().all():
-        people_changed(tx, tenant_id, user.id)
+    for home in belongs:
+        people_changed(tx, home.tenant_id, user.id)
 
 
 def remove_user(tx: Tx, scope: Scope, email: str) -> None:
-    """Take a member out of the tenant: their role, groups, sessions and tokens here end; what they decided stays.
+    """Take a member out of the tenant: their role, groups, sessions and tokens here end, also for when they are added
+    again; what they decided stays.
 
     The last active admin stays (`Conflict`). By an admin only who belongs to another tenant too (`Conflict`): an
     account that belongs nowhere is deactivated instead.
@@ -147,13 +154,15 @@ def remove_user(tx: Tx, scope: Scope, email: str) -> None:
     require(scope, "people.manage")
     user = _member(tx, scope, email)
     if user.role == "admin":
-        _keep_an_admin(tx, scope, user.id)
+        _keep_an_admin(tx, scope.tenant_id, user.id)
     if scope.person is not None and not elsewhere(tx, scope, user.id):
         raise Conflict(f"{user.email} belongs to no other tenant; deactivate the account instead", user=user.email)
     ours = sa.select(G.c.id).where(G.c.tenant_id == scope.tenant_id)
     tx.conn.execute(sa.delete(GM).where(GM.c.user_id == user.id, GM.c.group_id.in_(ours)))
     tx.conn.execute(sa.delete(M).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user.id))
     sessions.end_sessions_of(tx, user.id, tenant_id=scope.tenant_id)
+    theirs = (TOKEN.c.tenant_id == scope.tenant_id, TOKEN.c.user_id == user.id, TOKEN.c.revoked_at.is_(None))
+    tx.conn.execute(sa.update(TOKEN).where(*theirs).values(revoked_at=tx.now))
     audit(tx, scope, "user.remove", user.email, detail={"role": user.role})
     people_changed(tx, scope.tenant_id, user.id)
 
@@ -326,12 +335,12 @@ def _only_ours(tx: Tx, scope: Scope, user: sa.Row[Any]) -> None:
         raise Refused("other_tenants", message, user=user.email)
 
 
-def _keep_an_admin(tx: Tx, scope: Scope, leaving: int) -> None:
+def _keep_an_admin(tx: Tx, tenant_id: int, leaving: int) -> None:
     # The admins' rows are locked, so that two admins who demote each other at once do not both succeed.
     admins = (
         sa.select(M.c.user_id)
         .join(U, M.c.user_id == U.c.id)
-        .where(M.c.tenant_id == scope.tenant_id, M.c.role == "admin", U.c.active)
+        .where(M.c.tenant_id == tenant_id, M.c.role == "admin", U.c.active)
         .order_by(M.c.user_id)
     )
     if not set(tx.conn.execute(tx.dialect.lock(admins)).scalars()) - {leaving}:

@@ -8,17 +8,19 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.params import FromPath
 
-from signoff.people import sessions, tokens, users
+from signoff.people import sessions, tokens
 from signoff.people.permissions import may, require
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
 from signoff.web import say
-from signoff.web.addresses import name_of
+from signoff.web.addresses import name_of, number_of
 from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of
 from signoff.web.pages.oidc import providers_of
 from signoff.web.pages.people import unkept
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
 
+ROWS = 50
+ENDED = 20  # of those that can be used no more, the newest
 DONE = {
     "revoked": "That session has ended.",
     "others": "All other sessions have ended.",
@@ -65,17 +67,21 @@ async def revoke_others(request: AnyRequest) -> Response[Any]:
 async def _tokens_page(
     request: AnyRequest, typed: dict[str, str] | None = None, error: str = "", http: int = 200
 ) -> Response[Any]:
-    scope = scope_of(request)
-    found = await backend_of(request).look(tokens.list_tokens, scope)
-    everybody = await backend_of(request).look(users.list_users, scope)
-    now = backend_of(request).now()
-    live = [token for token in found if token.revoked_at is None and (not token.expires_at or token.expires_at > now)]
+    before = number_of(request.query_params.get("before", ""))
+    live, ended = await backend_of(request).look(_live_and_ended, scope_of(request), before)
     return render(
-        request, "settings/tokens.html", http=http, place="settings", badge=await badge_of(request), live=live,
-        ended=[token for token in found if token not in live][:20], notes=_notes(request), error=error, admin=True,
-        typed=typed or {"name": "", "role": "operator", "email": "", "days": "90"}, roles=ROLES,
-        people={user.id: user.email for user in everybody},
+        request, "settings/tokens.html", http=http, place="settings", badge=await badge_of(request), live=live[:ROWS],
+        older=f"/settings/tokens?before={live[ROWS - 1].id}" if len(live) > ROWS else None, newest=before is None,
+        ended=ended, notes=_notes(request), error=error, admin=True, roles=ROLES,
+        typed=typed or {"name": "", "role": "operator", "email": "", "days": "90"},
     )  # fmt: skip
+
+
+def _live_and_ended(
+    tx: Tx, scope: Scope, before: int | None
+) -> tuple[list[tokens.TokenView], list[tokens.TokenView]]:
+    live = tokens.list_tokens(tx, scope, usable=True, before=before, limit=ROWS + 1)
+    return live, tokens.list_tokens(tx, scope, usable=False, limit=ENDED)
 
 
 @get("/settings/tokens")
@@ -111,11 +117,10 @@ async def create_token(request: AnyRequest) -> Response[Any]:
 @get("/settings/tokens/{name:str}/revoke")
 async def revoke_dialog(request: AnyRequest, name: FromPath[str]) -> Response[Any]:
     require(scope_of(request), "token.manage")
-    found = await backend_of(request).look(tokens.list_tokens, scope_of(request))
-    token = next((token for token in found if token.name == name_of(name) and token.revoked_at is None), None)
-    if token is None:
+    found = await backend_of(request).look(tokens.list_tokens, scope_of(request), usable=True, name=name_of(name))
+    if not found:
         raise NotFound("There is no such token that could be revoked")
-    return render(request, "settings/revoke.html", place="settings", token=token, in_dialog=is_htmx(request))
+    return render(request, "settings/revoke.html", place="settings", token=found[0], in_dialog=is_htmx(request))
 
 
 @post("/settings/tokens/{name:str}/revoke")
