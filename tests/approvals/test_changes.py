@@ -91,7 +91,7 @@ async def house(here: World) -> House:
 async def test_an_operator_puts_a_question_to_others(house: House) -> None:
     asked = await house.ask()
     assert await house.may(asked) == {"ana", "bob"}
-    await house.change("omar", "reassign", asked, [mail("carl"), {"user": mail("lea")}])
+    await house.change("omar", "reassign", asked, [mail("carl"), {"user": mail("lea")}, {"user": mail("carl")}])
     assert await house.may(asked) == {"carl", "lea"}
     (note,) = await house.notes(asked)
     assert (note.kind, note.actor, note.text) == ("reassign", mail("omar"), "because")

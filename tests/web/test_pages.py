@@ -141,6 +141,17 @@ async def test_what_cannot_be_a_file_is_not_found(site: Site) -> None:
             assert (await client.get(f"/static/{name}")).status_code == 404
 
 
+async def test_headers_that_name_no_host_are_refused(site: Site) -> None:
+    async with site.client() as client:
+        for host in ("x:abc", "x:99999", "[x", "\xff"):
+            answer = await client.get("/sign-in", headers={b"host": host.encode("latin-1")})
+            assert answer.status_code == 400, host
+        csrf = csrf_of((await client.get("/sign-in")).text)
+        for origin in ("http://[x", "null", "", "http://"):
+            answer = await client.post("/sign-in", data={"csrf": csrf}, headers={"origin": origin})
+            assert answer.status_code == 403, origin
+
+
 async def test_every_answer_carries_a_strict_policy(site: Site) -> None:
     async with site.signed_in("ana@example.org") as client:
         for path in ("/runs", "/nowhere", "/static/signoff.css", "/api/openapi.json", "/health"):
