@@ -13,7 +13,8 @@ import pytest_asyncio
 import sqlalchemy as sa
 
 from signoff.approvals.questions import A
-from signoff.people import groups
+from signoff.people import groups, users
+from signoff.store.tx import Tx
 from tests.web.desk import expense, publish, question
 from tests.web.world import PEOPLE, Site, csrf_of, eventually
 
@@ -275,6 +276,33 @@ async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None
         assert "For anyone in finance or carl@example.org" in text_of(theirs), "who answers for her is named"
         assert (await post(carl, f"/approvals/{asked}", revision="1", option="yes")).status_code == 303
         assert "on behalf of" in text_of((await ana.get(f"/approvals/{asked}")).text)
+
+
+async def test_among_many_whom_to_ask_is_found_by_name(both_sites: Site) -> None:
+    """A dialog with everybody in it would be as large as the firm."""
+    site = both_sites
+
+    def hire(tx: Tx) -> None:
+        for no in range(60):
+            users.add_user(tx, site.engine.scope(), f"p{no:02}@example.org", name=f"Ada Person {no:02}")
+            groups.make_group(tx, site.engine.scope(), f"team {no:02}")
+
+    await site.engine.store.write(hire)
+    asked = await asks(site, "Whose?")
+    async with site.signed_in("ana@example.org") as ana, site.signed_in("omar@example.org") as omar:
+        dialog = (await ana.get(f"/approvals/{asked}/delegate?tab=groups")).text
+        assert dialog.count("<option") == 51
+        assert "p59@example.org" not in dialog
+        assert '<input type="hidden" name="tab" value="groups">' in dialog, "the list that it was opened from stays"
+        found = (await ana.get(f"/approvals/{asked}/delegate?find=PERSON+59")).text
+        assert found.count("<option") == 2
+        assert 'value="user:p59@example.org"' in found
+        wrong = await post(ana, f"/approvals/{asked}/delegate", to="user:p59@example.org", find="person 59")
+        assert wrong.status_code == 422
+        assert 'value="user:p59@example.org" selected' in wrong.text
+        dialog = (await omar.get(f"/approvals/{asked}/add?find=team+59")).text
+        assert re.findall('value="(group:[^"]+)"', dialog) == ["group:team 59"]
+        assert "Nobody matches" in (await omar.get(f"/approvals/{asked}/add?find=%00")).text
 
 
 async def test_what_one_may_not_do_says_why_and_who_may(site: Site) -> None:

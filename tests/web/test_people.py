@@ -121,10 +121,32 @@ async def test_groups_are_made_filled_and_emptied(site: Site) -> None:
         _, question = await site.order("o-1")
         async with site.signed_in("carl@example.org") as client:
             assert "Ship order o-1?" in (await client.get("/approvals")).text
-            await post(ada, f"/people/{carl}/groups", {"group": []})
+            await post(ada, f"/people/{carl}/groups", {"had": ["finance"], "group": []})
             assert "Ship order o-1?" not in (await client.get("/approvals")).text
             answer = await post(client, f"/approvals/{question}", {"approved": "1", "boxes": "1", "revision": "1"})
             assert answer.status_code in (403, 422)
+
+
+async def test_saving_the_groups_of_somebody_takes_back_nothing_that_another_admin_did_meanwhile(site: Site) -> None:
+    carl = await id_of(site, "carl@example.org")
+
+    async def known() -> frozenset[str]:
+        person = await site.engine.store.read(users.find_person, site.engine.scope().tenant_id, user_id=carl)
+        assert person is not None
+        return person.groups
+
+    async with site.signed_in("ada@example.org") as ada:
+        for name in ("legal", "board"):
+            await post(ada, "/people/groups", {"name": name})
+        await post(ada, f"/people/{carl}/groups", {"group": ["finance", "board"]})
+        page = (await ada.get(f"/people/{carl}")).text  # open while these two happen:
+        await post(ada, "/people/groups/legal/add", {"email": "carl@example.org"})
+        await post(ada, "/people/groups/board/remove", {"email": "carl@example.org"})
+        ticked = re.findall(r'name="group" value="([^"]+)" checked', page)
+        assert sorted(ticked) == ["board", "finance"]
+        stale = {"had": re.findall(r'name="had" value="([^"]+)"', page), "group": ["board"]}
+        assert (await post(ada, f"/people/{carl}/groups", stale)).status_code == 303
+        assert await known() == {"legal"}, "finance was unticked here; board and legal are as the others left them"
 
 
 async def test_sessions_are_told_apart_and_ended(site: Site) -> None:

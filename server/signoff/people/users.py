@@ -208,8 +208,7 @@ def find_users(
         where += [U.c.active, U.c.id.not_in(members)] if outside else [U.c.id.in_(members)]
     for word in find.split():
         named = inside.where(G.c.name.icontains(word, autoescape=True))
-        places = [place.icontains(word, autoescape=True) for place in (U.c.email, U.c.name)]
-        where.append(sa.or_(*places, U.c.id.in_(named)))
+        where.append(sa.or_(*_named(word), U.c.id.in_(named)))
     if not is_storable(find):
         return UserPage([], 0, None)
     matching = sa.select(sa.func.count()).select_from(U).join(M, M.c.user_id == U.c.id).where(*where)
@@ -272,17 +271,31 @@ def find_person(tx: Tx, tenant_id: int, *, user_id: int | None = None, email: st
 
 def people(tx: Tx, tenant_id: int) -> list[Person]:
     """All active members of a tenant with their groups, by name."""
-    groups = _groups_by_user(tx, tenant_id)
+    return _people(tx, tenant_id, [])
+
+
+def approvers(tx: Tx, tenant_id: int, find: str = "", *, limit: int | None = None) -> list[Person]:
+    """Active members who may answer questions, by name. Each word of `find` is looked for in address and name."""
+    if not is_storable(find):
+        return []
+    where = [M.c.role.in_(ROLES[ROLES.index("approver") :]), *(sa.or_(*_named(word)) for word in find.split())]
+    return _people(tx, tenant_id, where, limit)
+
+
+def _people(tx: Tx, tenant_id: int, where: Iterable[sa.ColumnElement[bool]], limit: int | None = None) -> list[Person]:
     query = (
         sa.select(U.c.id, U.c.email, U.c.name, M.c.role)
         .join(M, M.c.user_id == U.c.id)
-        .where(M.c.tenant_id == tenant_id, U.c.active)
+        .where(M.c.tenant_id == tenant_id, U.c.active, *where)
         .order_by(U.c.name, U.c.email)
     )
-    return [
-        Person(row.email, row.name, row.role, row.id, frozenset(groups.get(row.id, ())))
-        for row in tx.conn.execute(query)
-    ]
+    found = tx.conn.execute(query.limit(limit)).all()
+    groups = _groups_by_user(tx, tenant_id, None if limit is None else [row.id for row in found])
+    return [Person(row.email, row.name, row.role, row.id, frozenset(groups.get(row.id, ()))) for row in found]
+
+
+def _named(word: str) -> list[sa.ColumnElement[bool]]:
+    return [place.icontains(word, autoescape=True) for place in (U.c.email, U.c.name)]
 
 
 def has_password(tx: Tx, user_id: int) -> bool:

@@ -22,7 +22,7 @@ from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, S
 from signoff.people import links, sessions, sign_in, tokens, users
 from signoff.people.audit import audit
-from signoff.people.canonical import storable
+from signoff.people.canonical import is_storable, storable
 from signoff.people.permissions import Action, require
 from signoff.runtime.engine import Engine
 from signoff.store.scope import Person, Scope
@@ -68,6 +68,18 @@ class Inbox:
     after: str | None = None
     newest: int = 0
     fresh: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WhomToAsk:
+    """Members who may answer, by name, and names of groups; `more`: there are others, who have to be looked for."""
+
+    people: list[Person]
+    groups: list[str]
+    more: bool
+
+
+NOBODY = WhomToAsk([], [], False)
 
 
 class Backend:
@@ -304,13 +316,13 @@ class Backend:
         """A claim, a comment or a change; a refusal leaves its row in the audit log."""
         await through(self.store, f"approval.{doing}", _DEEDS[doing], scope, approval, via=via, **arguments)
 
-    async def whom_to_ask(self, scope: Scope, besides: str | None = None) -> tuple[list[Person], list[str]]:
-        """Who could be asked: members who may answer, by name, and groups. For those who may ask somebody else.
+    async def whom_to_ask(self, scope: Scope, find: str = "", besides: str | None = None) -> WhomToAsk:
+        """Who could be asked instead or besides, for those who may ask somebody else.
 
-        `besides`: without those whom this question waits for already.
+        `besides`: without those whom this question waits for already, and without groups: for a place of one person.
         """
         require(scope, "approval.delegate")
-        return await self.store.read(_whom_to_ask, scope, besides)
+        return await self.store.read(_whom_to_ask, scope, find, besides)
 
     # -- live
 
@@ -350,13 +362,18 @@ _DEEDS: Mapping[Doing, Callable[..., Any]] = {
 }
 
 
-def _whom_to_ask(tx: Tx, scope: Scope, besides: str | None) -> tuple[list[Person], list[str]]:
-    able = [person for person in users.people(tx, scope.tenant_id) if person.role_at_least("approver")]
-    if besides is not None:
-        asked = {person.email for person in deciders(tx, find_approval(tx, scope, besides), able)}
-        able = [person for person in able if person.email not in asked]
-    names = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
-    return able, list(tx.conn.execute(names).scalars())
+def _whom_to_ask(tx: Tx, scope: Scope, find: str, besides: str | None) -> WhomToAsk:
+    most = ROWS + 1
+    if besides is None:
+        able = users.approvers(tx, scope.tenant_id, find, limit=most)
+        query = sa.select(users.G.c.name).where(users.G.c.tenant_id == scope.tenant_id).order_by(users.G.c.name)
+        query = query.where(*(users.G.c.name.icontains(word, autoescape=True) for word in find.split()))
+        names = list(tx.conn.execute(query.limit(most)).scalars()) if is_storable(find) else []
+        return WhomToAsk(able[:ROWS], names[:ROWS], len(able) == most or len(names) == most)
+    able = users.approvers(tx, scope.tenant_id, find)
+    asked = {person.email for person in deciders(tx, find_approval(tx, scope, besides), able)}
+    others = [person for person in able if person.email not in asked]
+    return WhomToAsk(others[:ROWS], [], len(others) > ROWS)
 
 
 def _switch(tx: Tx, scope: Scope, secret: str, name: str, why_not: str) -> str | None:

@@ -19,7 +19,7 @@ from signoff.approvals.views import ApprovalView, DecisionView
 from signoff.web import forms, say
 from signoff.web.addresses import name_of, number_of
 from signoff.web.backend import Inbox
-from signoff.web.pages import AnyRequest, backend_of, badge_of, fragment, redirect, render, scope_of, send_fragment
+from signoff.web.pages import AnyRequest, backend_of, fragment, redirect, render, scope_of, send_fragment
 from signoff.web.pages.choices import Choice, choices_of, chosen, told
 from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
 from signoff.workflow.errors import NotFound, Refused
@@ -192,7 +192,7 @@ async def _render(
     request: AnyRequest, asked: Asked, inbox: Inbox, current: str, values: dict[str, Any], *, http: int = 200
 ) -> Response[Any]:
     return render(
-        request, "approvals/page.html", http=http, place="inbox", badge=await badge_of(request), asked=asked,
+        request, "approvals/page.html", http=http, place="inbox", badge=inbox.counts["mine"], asked=asked,
         rows=list_of(request, asked, inbox, current), items=inbox.rows, chips=chips_of(asked, inbox.workflows),
         # what the form's own buttons are sent to, also where the question stands beside its list
         here=asked.item(current) if current else asked.href(), **{"of_list": True, **values},

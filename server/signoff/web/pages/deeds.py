@@ -12,6 +12,7 @@ from signoff.approvals.abilities import DOINGS, Doing
 from signoff.approvals.views import ApprovalView
 from signoff.web import say
 from signoff.web.addresses import name_of
+from signoff.web.backend import NOBODY
 from signoff.web.pages import AnyRequest, backend_of, badge_of, is_htmx, redirect, render, scope_of
 from signoff.web.pages.inbox import Asked
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
@@ -39,6 +40,7 @@ _UNITS: Final = {"hours": 3600, "days": 86_400}
 class Typed:
     """What stands in the dialog, and what is wrong with it."""
 
+    find: str = ""  # whom to choose from
     to: str = ""
     source: str = ""
     reason: str = ""
@@ -49,10 +51,10 @@ class Typed:
     @classmethod
     async def of(cls, request: AnyRequest) -> Typed:
         form = await request.form()
-        to, source, reason, amount, unit = (
-            str(form.get(key, ""))[:20_000] for key in ("to", "source", "reason", "amount", "unit")
+        find, to, source, reason, amount, unit = (
+            str(form.get(key, ""))[:20_000] for key in ("find", "to", "source", "reason", "amount", "unit")
         )
-        return cls(to, source, reason, amount, unit)
+        return cls(find, to, source, reason, amount, unit)
 
     def seconds(self) -> float:
         try:
@@ -76,7 +78,7 @@ async def deed_dialog(request: AnyRequest, approval: FromPath[str], deed: FromPa
     item = await backend_of(request).approval(scope_of(request), name_of(approval))
     if doing == "comment":
         return redirect(f"{Asked.of(request).item(item.id)}#comment")
-    return await _dialog(request, item, doing, Typed())
+    return await _dialog(request, item, doing, Typed(find=request.query_params.get("find", "").strip()[:200]))
 
 
 @post("/approvals/{approval:str}/{deed:str}")
@@ -125,10 +127,10 @@ async def _dialog(
     backend, scope = backend_of(request), scope_of(request)
     heading, what, button = _WORDS[doing]
     operates = scope.person is None or scope.person.role_at_least("operator")
-    why, myself = item.can[doing], scope.actor
+    why = item.can[doing]
     asks = doing in ("delegate", "reassign", "add") and why is None
     besides = item.id if doing == "delegate" else None  # who is asked anyway answers in their own name
-    people, groups = await backend.whom_to_ask(scope, besides) if asks else ([], [])
+    whom = await backend.whom_to_ask(scope, typed.find, besides) if asks else NOBODY
     if doing == "escalate":
         what = f"Asks {item.escalate_to} besides. Nobody loses their say." if item.escalate_to else ""
     if doing == "extend" and not operates and item.extend:
@@ -138,9 +140,7 @@ async def _dialog(
     return render(
         request, "approvals/deed.html", http=http, place="inbox", badge=await badge_of(request), item=item,
         doing=doing, heading=heading, what=what, button=button, typed=typed, refusal=refusal, asked=Asked.of(request),
-        people=[one for one in people if doing != "delegate" or one.email != myself],
-        groups=groups if doing != "delegate" else [], operates=operates, why=why,
-        in_dialog=is_htmx(request),
+        whom=whom, operates=operates, why=why, in_dialog=is_htmx(request),
     )  # fmt: skip
 
 

@@ -224,15 +224,16 @@ def _set_role(tx: Tx, scope: Scope, user_id: int, role: str) -> None:
 @post("/people/{user:int}/groups")
 async def change_groups(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
     form = await request.form()
-    wanted = [str(value)[:256] for value in form.getall("group", [])]
-    return await _changed(request, user, "groups", _set_groups, user, wanted)
+    had, wanted = ({str(value)[:256] for value in form.getall(name, [])} for name in ("had", "group"))
+    return await _changed(request, user, "groups", _set_groups, user, had, wanted)
 
 
-def _set_groups(tx: Tx, scope: Scope, user_id: int, wanted: list[str]) -> None:
+def _set_groups(tx: Tx, scope: Scope, user_id: int, had: set[str], wanted: set[str]) -> None:
+    """Only what was changed on the page, which may be older than what another admin did meanwhile."""
     user = users.user(tx, scope, user_id)
-    for name in sorted(set(groups.group_names(tx, scope)) & set(wanted) - set(user.groups)):
+    for name in sorted((wanted - had - set(user.groups)) & set(groups.group_names(tx, scope))):
         groups.add_to_group(tx, scope, name, user.email)
-    for name in sorted(set(user.groups) - set(wanted)):
+    for name in sorted((had - wanted) & set(user.groups)):
         groups.remove_from_group(tx, scope, name, user.email)
 
 

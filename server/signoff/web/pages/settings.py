@@ -77,9 +77,7 @@ async def _tokens_page(
     )  # fmt: skip
 
 
-def _live_and_ended(
-    tx: Tx, scope: Scope, before: int | None
-) -> tuple[list[tokens.TokenView], list[tokens.TokenView]]:
+def _live_and_ended(tx: Tx, scope: Scope, before: int | None) -> tuple[list[tokens.TokenView], list[tokens.TokenView]]:
     live = tokens.list_tokens(tx, scope, usable=True, before=before, limit=ROWS + 1)
     return live, tokens.list_tokens(tx, scope, usable=False, limit=ENDED)
 
