@@ -16,7 +16,7 @@ from tests.bench.databases import Place
 from tests.bench.plan import Work
 from tests.bench.sides import ROOT, SIGNOFF, Side, SideFailed, kill, running, wait_for_count, wait_for_line
 
-CLIENTS = 16  # connections that start runs over HTTP
+CLIENTS = 64  # connections that start runs over HTTP: 500 at once, and what is measured is the server
 DONE_BEFORE_KILL = 0.4  # of the steps
 SCRIPT = Path(sys.executable).with_name("signoff")
 
