@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,13 +12,15 @@ import sqlalchemy as sa
 from signoff.engine import control, events, views
 from signoff.engine.ending import finalize
 from signoff.engine.outcomes import S, lock_run
+from signoff.engine.sending import Send, send_together
 from signoff.engine.starting import Started
 from signoff.engine.views import EventView
 from signoff.replay.messages import EventDetail
-from signoff.store.store import Tx
+from signoff.store.store import Scope, Tx
 from signoff.store.tables import Approval
+from signoff.store.tx import Notice
 from signoff.workflow.definitions import event
-from signoff.workflow.errors import Conflict, InvalidInput, LimitExceeded, NeedsDecision, NotFound
+from signoff.workflow.errors import Conflict, InvalidInput, LimitExceeded, NeedsDecision, NotFound, SignoffError
 from signoff.workflow.kinds import OutcomeKind, ResultKind
 from signoff.workflow.registry import Registry
 from tests.engine_usecases.support import OTHER_TENANT, TENANT, Database
@@ -295,3 +298,121 @@ def test_the_registry_says_what_does_not_fit() -> None:
     problem = misfit("paid", '"x"')
     assert problem is not None
     assert problem["errors"]
+
+
+async def _situations(db: Database) -> list[Send]:
+    """Sends of every kind to runs in every state, several to some of them, in the order in which they are to count."""
+    sends: list[Send] = []
+
+    async def run(*names: str, timeout: float | None = None, tenant_of: Any = TENANT, **columns: Any) -> Started:
+        started = await db.start()
+        await db.activate(started, **columns)
+        if names:
+            await db.wait_for(started, *names, timeout=timeout)
+        return started
+
+    def send(to: Started | str, name: str = "paid", value: str = "1", scope: Scope = TENANT, **options: Any) -> None:
+        sends.append(Send(scope, to if isinstance(to, str) else to.public_id, name, value, options))
+
+    waits = await run("paid")
+    send(waits, value="1")
+    send(waits, value="2")  # buffered behind it
+    send(await run("paid"), value='{"amount": 12}', sender="bank", channel="webhook", sensitive=True)
+    twice = await run("paid")
+    await db.wait_for(twice, "paid")
+    for n in range(3):
+        send(twice, value=str(n))
+    send(await run("paid", "canceled"), "canceled", '"no"', is_error=True)
+    send(await run())  # nothing awaits it
+    send(await run("other"))
+    send("unknown")
+    send("with\0nul")
+    send(await run("paid"), scope=OTHER_TENANT)
+    send(await run("paid", state="final", result_kind="success"))
+    send(await run("paid", requested="cancel"))
+    keyed = await run("paid")
+    send(keyed, idempotency_key="k")
+    send(keyed, idempotency_key="k")  # the same
+    send(keyed, value="2", idempotency_key="k")
+    by_id = await run()
+    made = await db.do(events.create_event, by_id.public_id, "paid")
+    await db.wait_for(by_id, event_id=made.id)
+    send(by_id, made.id, by_id=True)
+    send(await run("paid"), value='"' + "x" * 9000 + '"')
+    send(await run("paid"), value='"' + "x" * 900 + '"', max_bytes=100)
+    send(await run("paid", timeout=60))
+    send(await run("paid", timeout=5))  # over when it is sent
+    send(await run("paid"), known=False)
+    send(await run("paid"), value='"wrong"', misfit=lambda name, text: {"message": "no", "errors": []})
+    asked = await run("paid")
+    await db.ask(asked, "ask", "approve")
+    send(asked, "approve")
+    send(asked, "paid")
+    before = await run("paid")
+    await db.do(events.send, before.public_id, "other", "0")
+    send(before, "paid")
+    kept = await run()
+    await db.do(events.send, kept.public_id, "paid", "0")
+    await db.wait_for(kept, "paid")
+    send(kept, "paid")  # is sent after the one that is kept
+    return sends
+
+
+def _told(result: EventView | BaseException) -> Any:
+    if isinstance(result, EventView):
+        return result.state, result.name, result.value, result.consumed_by, result.sender, result.problem
+    return type(result).__name__
+
+
+async def _state(db: Database, sends: list[Send]) -> list[Any]:
+    """What became of the runs, but for what differs from one event to the next."""
+    state = []
+    for public_id in dict.fromkeys(send.run for send in sends if "\0" not in send.run and send.run != "unknown"):
+        row = await db.row(public_id)
+        steps = await db.store.read(views.steps_view, TENANT, public_id)
+        shown = await db.store.read(views.events_view, TENANT, public_id)
+        ids = {event.id: f"event {n}" for n, event in enumerate(shown)}
+
+        def plain(text: str | None, ids: dict[str, str] = ids) -> str | None:
+            for event_id, name in ids.items():
+                text = text.replace(event_id, name) if text is not None else None
+            return text
+
+        state.append(
+            (
+                (row.outcome_no, row.outcome_at, row.touch_no, row.ready, row.wake_at),
+                [(step.no, step.state, step.ended_at, plain(step.result), plain(str(step.error))) for step in steps],
+                [(e.name, e.value, e.state, e.consumed_by, e.sender, e.channel, e.is_error, e.sent_at) for e in shown],
+            )
+        )
+    return state
+
+
+async def test_what_is_sent_together_does_what_each_would_by_itself(db: Database) -> None:
+    singly, together = await _situations(db), await _situations(db)
+    assert len(singly) == len(together) > 25
+    db.clock.advance(timedelta(seconds=10))
+    alone: list[EventView | BaseException] = []
+    woken: list[list[Notice]] = [[], []]
+
+    def noted(tx: Tx, call: Callable[[Tx], Any], kept: list[Notice]) -> Any:
+        result = call(tx)
+        kept += [notice for notice in tx.notices if notice.goes_on]
+        return result
+
+    for send in singly:
+        try:
+            alone.append(await db.store.write(noted, send, woken[0]))
+        except SignoffError as error:
+            alone.append(error)
+    shared = await db.store.write(noted, lambda tx: send_together(tx, together), woken[1])
+    # a run that is not there is looked for once more, by a commit that may wait
+    late = [n for n, result in enumerate(shared) if result is None]
+    assert {together[n].run for n in late} <= {"unknown"} | {
+        send.run for send in together if send.scope is OTHER_TENANT
+    }
+    assert late
+    told = [result if result is not None else NotFound("") for result in shared]
+    assert [_told(result) for result in told] == [_told(result) for result in alone]
+    assert await _state(db, together) == await _state(db, singly)
+    assert len(woken[0]) == len(woken[1]) > 10

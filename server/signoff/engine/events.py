@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections import namedtuple
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +28,6 @@ from signoff.workflow.errors import (
     LimitExceeded,
     NeedsDecision,
     NotFound,
-    SignoffError,
     Undecodable,
 )
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, RunState, StepKind
@@ -105,11 +103,27 @@ _EventRow: Any = namedtuple("_EventRow", tuple(E.columns.keys()))  # type: ignor
 _MADE = _EventRow._fields[1:]
 
 
-class _OpenStep(NamedTuple):
+class OpenStep(NamedTuple):
     no: int
     kind: str
     name: str
     options: str | None
+
+
+class Looked(NamedTuple):
+    """A run, locked, as a send finds it."""
+
+    run: Row
+    steps: Sequence[OpenStep | Row]  # its open waits and questions
+    follows: bool  # an event of this name is still to be handed over
+
+
+class Handed(NamedTuple):
+    """A new event that goes to a wait which is open already."""
+
+    run: Row
+    event: Any
+    value: str
 
 
 def send(
@@ -129,6 +143,8 @@ def send(
     misfit: Misfit | None = None,
     known: bool = True,
     patient: bool = True,
+    looked: Looked | None = None,
+    together: list[Handed] | None = None,
 ) -> EventView:
     """Sends the event named `event` (or, `by_id`, made by `create_event`) and wakes a wait for it, in one transaction.
 
@@ -136,10 +152,11 @@ def send(
     `known` False: this process cannot tell whether the value fits, so the run's worker hands it to the wait.
     Raises NotFound (run, id), InvalidInput (not declared, too long a name), NeedsDecision (an ask), LimitExceeded, and
     Conflict: the run takes no events any more, the id is answered, or the key was used for another value; and, if not
-    `patient`, RunBusy: somebody holds the run's row.
+    `patient`, RunBusy: somebody holds the run's row. `looked`: what the caller has looked up already. `together`: the
+    caller hands over what is put there.
     """
     check_name(event, "event")
-    row, steps, follows = _look(tx, scope, run, event, patient)
+    row, steps, follows = looked or _look(tx, scope, run, event, patient)
     digest = hashlib.sha256(f"{event}\0{by_id:d}{is_error:d}\0{value}".encode()).hexdigest()
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
@@ -180,10 +197,11 @@ def send(
         wait = _wait_for(steps, event) if known and not (follows or overdue) else None
         if wait is not None and (misfit is None or is_error or misfit(event, value) is None):
             new = _made(tx, row, event, {**sent, "state": "consumed", "consumed_by": wait})
-            taken = _outcome(new, value)
-            with tx.dialect.pipelined_to_end(tx):
-                tx.dialect.insert_rows(tx, E, _MADE, [new[1:]])
-                record_outcome(tx, row, wait, taken.kind, taken.value, taken.error, open_now=True)
+            handed = Handed(row, new, value)
+            if together is not None:
+                together.append(handed)
+            else:
+                hand_over(tx, [handed])
             return event_view(tx, new, run)
         stored = _insert(tx, row, event, sent).id
     if known:
@@ -195,34 +213,20 @@ def send(
     return event_view(tx, tx.conn.execute(_BY_ID, {"event": stored}).one(), run)
 
 
+def hand_over(tx: Tx, events: Sequence[Handed]) -> None:
+    """Writes new events of locked runs and wakes their waits: the last that the transaction does."""
+    with tx.dialect.pipelined_to_end(tx):
+        tx.dialect.insert_rows(tx, E, _MADE, [handed.event[1:] for handed in events])
+        for run, event, text in events:
+            taken = _outcome(event, text)
+            record_outcome(tx, run, event.consumed_by, taken.kind, taken.value, taken.error, open_now=True)
+
+
 class RunBusy(Exception):  # it is no error: another time, another way
     """Somebody holds the run's row, or there is none."""
 
 
-def send_together(tx: Tx, sends: Sequence[Callable[..., EventView]]) -> list[EventView | SignoffError | None]:
-    """Unrelated sends (`send` with all but `tx` and `patient` given) in one commit: what each made, or its refusal.
-
-    None: it has to be sent by itself, because this commit must not wait for whoever holds its run.
-    """
-    results: list[EventView | SignoffError | None] = []
-    several = replace(tx, until_commit=None)
-    for given in sends:
-        try:
-            if len(sends) == 1:
-                return [given(tx, patient=False)]
-            with several.savepoint():
-                results.append(given(several, patient=False))
-        except RunBusy:
-            results.append(None)
-        except SignoffError as error:
-            if len(sends) == 1:
-                raise  # nothing of it may stay
-            results.append(error)
-    return results
-
-
-def _look(tx: Tx, scope: Scope, run: str, event: str, patient: bool) -> tuple[Row, Sequence[Row], bool]:
-    """The run, locked, its open waits and questions, and whether an event of this name is still to be handed over."""
+def _look(tx: Tx, scope: Scope, run: str, event: str, patient: bool) -> Looked:
     # no run has such an id, and PostgreSQL would not even look
     tenant_id = scope.tenant_id if scope.tenant_id and "\0" not in run else find_run(tx, scope, run).tenant_id
     which = (run, tenant_id)
@@ -237,14 +241,13 @@ def _look(tx: Tx, scope: Scope, run: str, event: str, patient: bool) -> tuple[Ro
             raise RunBusy
         raise NotFound(f"there is no run {run!r}", run=run)
     (row,) = tx.dialect.read_rows(R, RUN_COLUMNS, runs.rows)
-    waits = [_OpenStep._make(step) for step in steps.rows]
-    return cast(Row, RunRow._make(row)), cast(Sequence[Row], waits), bool(buffered.rows)
+    return Looked(cast(Row, RunRow._make(row)), [OpenStep._make(step) for step in steps.rows], bool(buffered.rows))
 
 
-def _wait_for(steps: Sequence[Row], event: str) -> int | None:
+def _wait_for(steps: Sequence[OpenStep | Row], event: str) -> int | None:
     """The open wait that an event of this name goes to: the one that was asked for first."""
     for step in steps:
-        if step.kind == StepKind.EVENT and event in json.loads(step.options).get("names", ()):
+        if step.kind == StepKind.EVENT and event in json.loads(step.options or "{}").get("names", ()):
             return int(step.no)
     return None
 
@@ -394,7 +397,7 @@ def _check_open(run: Row, event: str) -> None:
         raise Conflict(message, run=run.public_id, event=event, state=state)
 
 
-def _check_declared(tx: Tx, run: Row, name: str, open_asks: Sequence[Row]) -> None:
+def _check_declared(tx: Tx, run: Row, name: str, open_asks: Sequence[OpenStep | Row]) -> None:
     definition = definition_by_id(tx, run.definition_id)
     if definition.events is not None and name not in definition.events:
         declared = ", ".join(sorted(definition.events)) or "none"

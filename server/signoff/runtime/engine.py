@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff.approvals.clerk import Clerk
 from signoff.approvals.sealer import Sealer
-from signoff.engine import cleanup, definitions, events, pools, starting, views
+from signoff.engine import cleanup, definitions, pools, starting, views
 from signoff.engine.cleanup import Cleaned
 from signoff.engine.execution import StepReplacements
 from signoff.engine.pools import PoolLimits, PoolView
+from signoff.engine.sending import Send, send_together
 from signoff.engine.settings import EngineSettings
 from signoff.engine.starting import Refusal, Started, StartSpec
 from signoff.engine.status import Status
@@ -100,8 +101,8 @@ class Engine:
         self.store = await Store.open(self.url, clock=self._clock, migrate=self._migrate or None)
         self._starts: Committer[tuple[Scope, StartSpec], Started | None]
         self._starts = self.store.committer(starting.start_together, repeatable=False)
-        self._sends: Committer[Callable[..., EventView], EventView | None]
-        self._sends = self.store.committer(events.send_together, repeatable=False)
+        self._sends: Committer[Send, EventView | None]
+        self._sends = self.store.committer(send_together, repeatable=False)
         self.watcher = Watcher(self.store)
         self.worker = None
         self._sealer, self.clerk = Sealer(self.store), Clerk(self.store)
@@ -171,8 +172,8 @@ class Engine:
                 return started
         return await self.write(session, starting.start, scope, spec)
 
-    async def send(self, send: Callable[..., EventView], session: AsyncSession | None = None) -> EventView:
-        """`send` is `events.send` with all but the transaction. Sends that come at the same time share a commit."""
+    async def send(self, send: Send, session: AsyncSession | None = None) -> EventView:
+        """Sends that come at the same time share a commit."""
         if session is None:
             sent = await self.store.write_with(self._sends, send)
             if sent is not None:

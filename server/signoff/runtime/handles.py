@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,6 +14,7 @@ from signoff.approvals.decide import Receipt, decide_embedded_through
 from signoff.approvals.views import ApprovalView, approvals_of_run
 from signoff.engine import cleanup, completion, control, events, lookup, rounds, views
 from signoff.engine.definitions import definition_by_id
+from signoff.engine.sending import Send
 from signoff.engine.views import EventView, LogView, RunView, StepView
 from signoff.runtime.specs import FUNCTION_VERSION
 from signoff.runtime.subscription import Change, subscribe
@@ -208,19 +208,15 @@ class Run(Generic[R]):
         **given: Any,
     ) -> EventView:
         name = event if isinstance(event, str) else event.name
-        send = partial(
-            events.send,
-            scope=self._scope,
-            run=self.id,
-            event=name if id is None else id,
-            value=text,
-            by_id=id is not None,
-            sensitive=declared.sensitive if declared is not None else False,
-            misfit=events.misfit_by(self._engine.registry),
-            known=declared is not None,
-            max_bytes=self._engine.value_limit,
+        options = {
+            "by_id": id is not None,
+            "sensitive": declared.sensitive if declared is not None else False,
+            "misfit": events.misfit_by(self._engine.registry),
+            "known": declared is not None,
+            "max_bytes": self._engine.value_limit,
             **given,
-        )
+        }
+        send = Send(self._scope, self.id, name if id is None else id, text, options)
         return await self._engine.send(send, session)
 
     async def create_event(
