@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import sqlalchemy as sa
 
 from signoff import Engine
+from signoff.runtime.process import settle_process
 from signoff.store.tables import Run as RunRow
 from signoff.store.tables import Step as StepRow
 from signoff.store.tx import Tx
@@ -123,4 +124,5 @@ async def main(mode: str, url: str, size: int) -> None:
 
 
 if __name__ == "__main__":
+    settle_process()
     asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
+from signoff.runtime.process import settle_process
 from tests.bench.numbers import latencies, memory_mb
 
 CHUNK = 500  # starts and sends that are made at once
@@ -205,5 +206,6 @@ async def main(mode: str, url: str, size: int, port: int) -> None:
 
 
 if __name__ == "__main__":
+    settle_process()
     given = sys.argv[1:] + ["0"] * 2
     asyncio.run(main(given[0], given[1], int(given[2]), int(given[3])))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import signal
 import socket
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from signoff.cli.failures import CommandFailed, Exit
+from signoff.runtime.process import settle_process
 
 if TYPE_CHECKING:
     from litestar import Litestar
@@ -70,18 +69,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
-
-
-def settle_process() -> None:
-    """For a process that only serves, once all is imported: less garbage collection, and quicker turns for threads.
-
-    What was imported stays for ever, so the collector need not look at it again; and a thread that comes back from a
-    commit waits one switch interval for a busy loop, by default 5 ms.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-    sys.setswitchinterval(0.001)
 
 
 async def serve_app(app: Litestar, bound: socket.socket, *, ready: Callable[[], None]) -> None:
