@@ -1,11 +1,11 @@
 /* What forms do beyond HTML: keep what is typed while it is typed, and rows in place. Everything works without. */
 "use strict";
 (() => {
-  const csrf = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
+  const meta = document.querySelector('meta[name="csrf-token"]'), csrf = meta?.content ?? "";
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
   const WAIT = 700;
-  const HELD = "signoff-draft ";
+  const HELD = `signoff-draft ${meta?.dataset.home ?? ""} `;  // what was typed in one tenant comes up in no other
   const held = {  // in the tab's storage, while the server does not take it; a browser may refuse that
     get(address) { try { return JSON.parse(sessionStorage.getItem(HELD + address)); } catch { return null; } },
     set(address, value) { try { sessionStorage.setItem(HELD + address, JSON.stringify(value)); } catch { /* full, or off */ } },

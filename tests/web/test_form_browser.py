@@ -6,8 +6,13 @@ import json
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from playwright.async_api import Page, expect
 
+from signoff.approvals.drafts import DR
+from signoff.people import tenants, users
+from signoff.store.scope import Scope
+from signoff.store.tx import Tx
 from signoff.web import forms
 from tests.support.browser import Pages, accessibility_faults
 from tests.web.filling import typed
@@ -175,3 +180,31 @@ async def test_forms_have_no_accessibility_faults(site: Site, new_page: Pages, w
     await page.goto(f"{site.address}/workflows/web%2Fstart/start")
     await page.get_by_text("When, key and labels").click()
     assert await accessibility_faults(page) == []
+
+
+async def test_what_waits_in_the_tab_comes_up_in_its_own_tenant_only(site: Site, new_page: Pages) -> None:
+    def join(tx: Tx) -> None:
+        other = Scope(tenants.add_tenant(tx, site.engine.scope(), "wholesale"))
+        users.add_user(tx, other, "boss@example.org", role="admin")
+        users.add_user(tx, other, "omar@example.org", role="operator")
+
+    async def go_on(tenant: str) -> None:
+        await page.goto(f"{site.address}/settings")
+        await page.locator(".switch summary").first.click()
+        await page.locator(f'button[name="tenant"][value="{tenant}"]').first.click()
+        await expect(page.locator(".switch-name").first).to_have_text(tenant)
+        await page.goto(start)
+
+    await site.engine.store.write(join)
+    start, page = f"{site.address}/workflows/web%2Fstart/start", await new_page()
+    await enter(page, site, "omar@example.org", "/workflows/web%2Fstart/start")
+    await page.route("**/drafts/*", lambda route: route.abort())
+    await page.get_by_label("Order").fill("of the first tenant")
+    await expect(page.get_by_text("kept in this tab")).to_be_visible()
+    await page.unroute("**/drafts/*")
+    await go_on("wholesale")
+    await expect(page.get_by_label("Order")).to_have_value("")
+    await go_on("default")
+    await expect(page.get_by_label("Order")).to_have_value("of the first tenant")
+    rows = await site.engine.store.read(lambda tx: tx.conn.execute(sa.select(DR.c.tenant_id, DR.c.data)).all())
+    assert [row.tenant_id for row in rows if "of the first tenant" in row.data] == [site.engine.scope().tenant_id]

@@ -56,8 +56,17 @@ async def test_somebody_goes_on_in_another_tenant_and_nothing_of_the_old_one_goe
         )
         assert (await ana.get("/people")).status_code == 200  # an admin here, an approver there
         # a form that was open in the old tenant decides nothing, and the old cookie opens nothing
-        typed = {"csrf": old_form, "approved": "1", "boxes": "1", "revision": "1"}
-        assert (await ana.post(f"/approvals/{ours}", data=typed)).status_code == 403
+        typed = {"csrf": old_form, "home": "default", "approved": "1", "f.boxes": "1", "revision": "1"}
+        origin = {"origin": site.address}
+        kept = await ana.post(f"/approvals/{ours}", data=typed, headers=origin)
+        assert kept.status_code == 403
+        assert "You went on to Wholesale &amp; Co" in kept.text
+        assert 'name="tenant" value="default"' in kept.text, "there it can be put back; here it would be lost"
+        typed["csrf"] = csrf_of(kept.text)
+        assert (await post(ana, "/switch", {"tenant": "default"})).status_code == 303
+        again = await ana.post(f"/approvals/{ours}", data={**typed, "form-keep": "1"}, headers=origin)
+        assert "One more press" in again.text
+        assert (await post(ana, "/switch", {"tenant": "wholesale"})).status_code == 303
         async with site.client(cookies=old_cookies) as thief:
             assert (await thief.get("/approvals")).headers["location"].startswith("/sign-in")
         assert (await post(ana, "/switch", {"tenant": "nowhere"})).status_code == 404

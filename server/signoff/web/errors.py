@@ -85,8 +85,17 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     if isinstance(error, PageTooOld) and request.url.path.startswith(FORMS):
         # Put back into its form by whoever is signed in by then; without secrets, which no page holds.
         typed = [(name, text) for name, text in caller_of(request).typed if name != "csrf" and not name.endswith("*")]
-        return render(request, "forms/too_old.html", http=status, typed=typed, action=request.url.path)
+        return render(request, "forms/too_old.html", http=status, typed=typed, action=request.url.path,
+                      left=_left(request))  # fmt: skip
     return _page(request, status, detail if status in (400, 403) else _TEXTS.get(status, detail))
+
+
+def _left(request: Request[Any, Any, Any]) -> Any:
+    """The tenant in which a form was open, if its session is in another one by now."""
+    visitor, sent = caller_of(request).visitor, dict(caller_of(request).typed).get("home")
+    if visitor is None or visitor.home is None or sent in (None, visitor.home.name):
+        return None
+    return next((home for home in visitor.homes if home.name == sent), None)
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
