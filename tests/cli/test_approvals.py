@@ -72,6 +72,8 @@ def test_list_show_claim_comment_and_decide(shell: Shell) -> None:
     assert "Receipt" in shell.run("decide", asked.approval, '{"approved": true}', "--as", "ana@example.org").output
     row = shell.row(asked)
     assert (row.state, row.decided_by) == ("decided", "ana@example.org")
+    shown = shell.run("show", asked.approval, "--as", "ana@example.org").output
+    assert 'ana@example.org answered {"approved": true}, receipt 1' in shown
 
     def audited(tx: Tx) -> list[Any]:
         query = sa.select(AUDIT.c.action, AUDIT.c.actor, AUDIT.c.via, AUDIT.c.allowed, AUDIT.c.reason)

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from signoff.approvals.claims import still_counts
 from signoff.approvals.decide import check
 from signoff.approvals.doors import check_open, person_now
-from signoff.approvals.eligibility import who_may_answer
+from signoff.approvals.eligibility import Find, who_may_answer
 from signoff.approvals.standing import Standing, finder, require_asked, require_seat
 from signoff.engine.outcomes import Row
 from signoff.people.permissions import Action, may, require
@@ -41,39 +41,50 @@ class Why:
 
 def abilities(tx: Tx, scope: Scope, run: Row, row: Row, standing: Standing) -> dict[Doing, Why | None]:
     """By deed: None where the person may do it now. The deeds themselves check once more when they are done."""
-    return {doing: _why_not(_RULES[doing], _Case(tx, scope, run, row, standing, doing)) for doing in DOINGS}
+    find = finder(tx, row.tenant_id)
+    try:
+        person = person_now(tx, scope)
+    except Refused as refusal:
+        return dict.fromkeys(DOINGS, Why(refusal.reason, str(refusal)))
+    return {doing: _why_not(_RULES[doing], _Case(tx, person, run, row, standing, find, doing)) for doing in DOINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
+    """A deed of whoever looks, as they are now."""
+
     tx: Tx
-    scope: Scope
+    person: Person
     run: Row
     row: Row
     standing: Standing
+    find: Find
     doing: Doing
 
-    def person(self) -> Person:
-        """Whoever looks, as they are now, on a question that is still open."""
-        person = person_now(self.tx, self.scope)
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.row.tenant_id, self.person)
+
+    def needs_open(self) -> None:
+        """Refused unless the question can still be answered by somebody."""
         check_open(self.tx, self.run, self.row)
         if self.row.state == "decided":
             raise Refused("already_decided", "This question was answered")
-        return person
 
-    def needs_seat(self, person: Person) -> None:
+    def needs_seat(self) -> None:
         """Refused unless the question waits for them."""
-        require(Scope(self.scope.tenant_id, person), _ACTIONS[self.doing])
-        find = finder(self.tx, self.row.tenant_id)
-        require_asked(self.standing, person, find, self.row)
-        require_seat(self.standing, person, find, self.row)
+        self.needs_open()
+        require(self.scope, _ACTIONS[self.doing])
+        require_asked(self.standing, self.person, self.find, self.row)
+        require_seat(self.standing, self.person, self.find, self.row)
 
-    def needs_seat_or_office(self, person: Person) -> bool:
+    def needs_seat_or_office(self) -> bool:
         """Whether they hold the office; refused when they have neither that nor a say."""
-        if may(Scope(self.scope.tenant_id, person), _ACTIONS[self.doing]):
+        self.needs_open()
+        if may(self.scope, _ACTIONS[self.doing]):
             return True
-        find = finder(self.tx, self.row.tenant_id)
-        if not self.standing.question.may(person, find) or self.standing.seat(person, find) is None:
+        seated = self.standing.question.may(self.person, self.find)
+        if not seated or self.standing.seat(self.person, self.find) is None:
             whom = who_may_answer(self.standing.question.asked)
             raise Refused("role", f"An operator can do this, and those whom the question waits for: {whom}")
         return False
@@ -88,40 +99,39 @@ def _why_not(rule: Callable[[_Case], None], case: _Case) -> Why | None:
 
 
 def _decide(case: _Case) -> None:
-    check(case.tx, case.scope, case.run, case.row)
+    check(case.tx, case.person, case.run, case.row, case.standing, case.find)
 
 
 def _claim(case: _Case) -> None:
-    person = case.person()
-    case.needs_seat(person)
+    case.needs_seat()
     if case.row.claim == "none":
         raise Refused("claim", "This question is not claimed: whoever is first answers it")
     holder = case.row.claimed_by
-    if holder == person.actor:
+    if holder == case.person.actor:
         raise Refused("claim", "You work on it already")
     if holder is not None and still_counts(case.tx, case.row):
         raise Refused("claim", f"{holder} works on it; they or an operator can release it")
 
 
 def _release(case: _Case) -> None:
-    person = case.person()
+    case.needs_open()
     if case.row.claimed_by is None:
         raise Refused("claim", "Nobody works on it")
-    if case.row.claimed_by != person.actor and not person.role_at_least("operator"):
+    if case.row.claimed_by != case.person.actor and not case.person.role_at_least("operator"):
         raise Refused("claim", f"{case.row.claimed_by} works on it; they or an operator can release it")
-    require(Scope(case.scope.tenant_id, person), "approval.claim")
+    require(case.scope, "approval.claim")
 
 
 def _delegate(case: _Case) -> None:
-    case.needs_seat(case.person())
+    case.needs_seat()
 
 
 def _reassign(case: _Case) -> None:
-    case.needs_seat_or_office(case.person())
+    case.needs_seat_or_office()
 
 
 def _escalate(case: _Case) -> None:
-    case.needs_seat_or_office(case.person())
+    case.needs_seat_or_office()
     if not case.row.escalate_to:
         raise Refused("escalate", "The question names nobody to ask besides")
     if case.row.escalated_at is not None:
@@ -129,7 +139,7 @@ def _escalate(case: _Case) -> None:
 
 
 def _extend(case: _Case) -> None:
-    operates = case.needs_seat_or_office(case.person())
+    operates = case.needs_seat_or_office()
     if case.row.due_at is None and case.row.timeout_at is None:
         raise Refused("extend", "The question has no deadline")
     if not operates and case.row.extend is None:
@@ -137,14 +147,13 @@ def _extend(case: _Case) -> None:
 
 
 def _add(case: _Case) -> None:
-    person = case.person()
-    if not may(Scope(case.scope.tenant_id, person), "approval.add"):
+    case.needs_open()
+    if not may(case.scope, "approval.add"):
         raise Refused("role", "Only an operator can ask others besides")
 
 
 def _comment(case: _Case) -> None:
-    person = person_now(case.tx, case.scope)
-    require(Scope(case.scope.tenant_id, person), "approval.comment")
+    require(case.scope, "approval.comment")
 
 
 _RULES: Final[dict[Doing, Callable[[_Case], None]]] = {

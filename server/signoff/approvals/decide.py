@@ -26,15 +26,16 @@ from signoff.approvals import ledger, stuck
 from signoff.approvals.claims import still_counts
 from signoff.approvals.doors import check_open, lock_approval, person_now, record_refusal, through
 from signoff.approvals.drafts import approval_key, drop_draft
-from signoff.approvals.eligibility import Authority, Question, names_user
+from signoff.approvals.eligibility import Authority, Find, Question, names_user
 from signoff.approvals.forms import Checked, check_answer, find_option, form_of
 from signoff.approvals.questions import REASONS, A
 from signoff.approvals.rules import progress
 from signoff.approvals.standing import D as D
 from signoff.approvals.standing import Standing, finder, require_asked, require_seat, standing_of, vote_of
-from signoff.engine.outcomes import R, Row, S, record_outcome
+from signoff.engine.lookup import find_run
+from signoff.engine.outcomes import Row, S, record_outcome
 from signoff.people.audit import audit
-from signoff.people.canonical import content_hash, nameable, storable
+from signoff.people.canonical import content_hash, storable
 from signoff.people.permissions import require
 from signoff.people.users import clean_email, exists, find_person
 from signoff.store.scope import Person, Scope
@@ -112,17 +113,19 @@ class Seat:
     standing: Standing
 
 
-def check(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Person:
-    """Every rule but the form's: raises `Refused`, or returns the person as they are now. Pages ask it too."""
-    return admit(tx, scope, run, approval, revision).person
-
-
 def admit(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = None) -> Seat:
-    """As `check`, with all that was found out on the way."""
-    person = person_now(tx, scope)
-    require(Scope(scope.tenant_id, person), "approval.decide")
+    """Every rule but the form's: raises `Refused`, or returns the person as they are now, and all that was found."""
+    person, standing = person_now(tx, scope), standing_of(tx, approval)
+    authority = check(tx, person, run, approval, standing, finder(tx, approval.tenant_id), revision)
+    return Seat(person, authority, standing)
+
+
+def check(
+    tx: Tx, person: Person, run: Row, approval: Row, standing: Standing, find: Find, revision: int | None = None
+) -> Authority:
+    """The rules that `admit` asks, of a person as they are now; pages ask them too."""
+    require(Scope(approval.tenant_id, person), "approval.decide")
     context = {"approval": approval.public_id}
-    standing, find = standing_of(tx, approval), finder(tx, approval.tenant_id)
     require_asked(standing, person, find, approval)
     check_open(tx, run, approval)
     if revision is not None and revision != approval.revision:
@@ -136,7 +139,7 @@ def admit(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = 
         raise Refused("claim", message, by=approval.claimed_by, **context)
     if approval.claim == "required" and approval.claimed_by != person.actor:
         raise Refused("claim", "Claim this question first", **context)
-    return Seat(person, authority, standing)
+    return authority
 
 
 def decide_embedded(
@@ -158,9 +161,7 @@ def decide_embedded(
     where the question names it or is put to nobody in particular: code cannot make up members of groups or holders of
     roles.
     """
-    found = _run(tx, scope, run)
-    if found is None:
-        raise NotFound(f"There is no run {run}", run=run)
+    found = find_run(tx, scope, run)
     query = sa.select(A).where(A.c.run_id == found.id, A.c.ask == ask)
     email = clean_email(by)
     is_open = A.c.state == "open"
@@ -256,20 +257,17 @@ async def _until_asked(store: Store, scope: Scope, run: str, ask: str, wait: flo
 
 def _is_coming(tx: Tx, scope: Scope, run: str, ask: str) -> bool:
     """Whether no question of this name is open, but the run may be just about to ask it."""
-    row = _run(tx, scope, run)
-    if row is None or row.state == RunState.FINAL or row.blocked_reason is not None or row.requested != "none":
+    try:
+        row = find_run(tx, scope, run)
+    except NotFound:
+        return False
+    if row.state == RunState.FINAL or row.blocked_reason is not None or row.requested != "none":
         return False
     states = set(tx.conn.execute(sa.select(A.c.state).where(A.c.run_id == row.id, A.c.ask == ask)).scalars())
     if not states:
         return True
     # It was asked and answered before: again only if the run has yet to see what happened last.
     return "open" not in states and bool(row.driven_no < row.outcome_no)
-
-
-def _run(tx: Tx, scope: Scope, run: str) -> Row | None:
-    if not nameable(run):
-        return None
-    return tx.conn.execute(sa.select(R).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)).first()
 
 
 def _said(comment: str | None) -> str | None:

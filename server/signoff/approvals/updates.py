@@ -12,6 +12,7 @@ from signoff.approvals import ledger, stuck
 from signoff.approvals.notes import N, note
 from signoff.approvals.questions import A, question_hash
 from signoff.approvals.standing import D, decisions_of
+from signoff.engine.lookup import OF_TENANT
 from signoff.engine.outcomes import R, Row, S, lock_run
 from signoff.people.canonical import storable
 from signoff.people.users import U
@@ -99,7 +100,7 @@ def _lapse(tx: Tx, run: Row, row: Row) -> list[str]:
 
 
 def _run_id(conn: sa.Connection, asked: Asked) -> int | None:
-    query = sa.select(R.c.id).join(T, T.c.id == R.c.tenant_id)
+    query = sa.select(R.c.id).join(T, T.c.id == OF_TENANT)
     return conn.execute(query.where(R.c.public_id == asked.run, T.c.name == asked.tenant)).scalar()
 
 

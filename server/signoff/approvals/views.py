@@ -17,6 +17,7 @@ from signoff.approvals.kept import former_of
 from signoff.approvals.notes import NoteView, notes_of
 from signoff.approvals.questions import REASONS, A
 from signoff.approvals.standing import D, standing_of
+from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import nameable
 from signoff.people.chain import LEDGER
@@ -165,11 +166,8 @@ def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
 def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
     """All approvals of a run (a public id) in the order in which they were asked for."""
     require(scope, "approval.view")
-    known = sa.select(R.c.id).where(R.c.tenant_id == scope.tenant_id, R.c.public_id == run)
-    run_id = tx.conn.execute(known).scalar() if nameable(run) else None
-    if run_id is None:
-        raise NotFound(f"There is no run {run}", run=run)
-    return [_view(tx, scope, row) for row in _select(tx, scope, A.c.run_id == run_id)]
+    found = _select(tx, scope, A.c.run_id == find_run(tx, scope, run).id)
+    return [_view(tx, scope, row) for row in found]
 
 
 def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
@@ -111,11 +112,10 @@ async def show(approval: str, email: str, tenant: str, database: str) -> None:
     async with await Store.open(database) as store:
         scope = await _scope(store, tenant, email)
         view = await store.read(approval_view, scope, approval)
-        notes = await store.read(thread.notes, scope, approval)
-    _print(view, notes)
+    _print(view)
 
 
-def _print(view: ApprovalView, notes: list[thread.NoteView]) -> None:
+def _print(view: ApprovalView) -> None:
     click.echo(f"{view.id}  {view.title}  {view.state}, revision {view.revision}")
     click.echo(f"  asked by run {view.run} ({view.workflow}), put to {view.who}")
     for label, moment in (("due", view.due_at), ("ends", view.timeout_at), ("over since", view.closed_at)):
@@ -123,7 +123,12 @@ def _print(view: ApprovalView, notes: list[thread.NoteView]) -> None:
             click.echo(f"  {label} {moment:%Y-%m-%d %H:%M:%S} UTC")
     for name, fact in view.facts.items():
         click.echo(f"  {name}: {fact}")
-    for note in notes:
+    for one in view.decisions:
+        said = one.option or json.dumps(one.answer, ensure_ascii=False)
+        behalf = f" on behalf of {one.on_behalf_of}" if one.on_behalf_of else ""
+        more = (f": {one.comment}" if one.comment else "") + (" (lapsed)" if one.lapsed else "")
+        click.echo(f"  {one.at:%Y-%m-%d %H:%M} {one.person}{behalf} answered {said}, receipt {one.ledger_id}{more}")
+    for note in view.notes:
         text = f": {note.text}" if note.text else ""
         click.echo(f"  {note.at:%Y-%m-%d %H:%M} {note.actor or 'the server'} {note.kind}{text}")
     if view.why_not is not None:

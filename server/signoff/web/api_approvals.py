@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
@@ -12,13 +11,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody
 from pydantic import BaseModel, ConfigDict, Field
 
-from signoff.approvals import changes, claims, thread
-from signoff.approvals.decide import decide_through
-from signoff.approvals.doors import through
+from signoff.approvals.abilities import Doing
 from signoff.approvals.inbox import Tab, inbox
-from signoff.approvals.views import approval_view
+from signoff.approvals.notes import MAX_TEXT
 from signoff.store.scope import Scope
-from signoff.store.tx import Tx
 from signoff.web.addresses import name_of
 from signoff.web.backend import Backend
 
@@ -28,7 +24,7 @@ VIA = "api"
 Who = Annotated[
     dict[Literal["user", "group", "role"], str] | str, Field(description="A selector, or the address of a user.")
 ]
-Reason = Annotated[str, Field(max_length=thread.MAX_TEXT)]
+Reason = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class _Body(BaseModel):
@@ -220,7 +216,7 @@ class ApprovalBody(_View):
     content_hash: str
     decisions: list[DecisionBody]
     former: FormerBody | None
-    notes: list[NoteBody] = []
+    notes: list[NoteBody]
     why_not: WhyBody | None
 
 
@@ -254,20 +250,14 @@ def _backend(request: ApiRequest) -> Backend:
     return cast(Backend, request.app.state.backend)
 
 
-def _look(tx: Tx, scope: Scope, approval: str) -> ApprovalBody:
-    view = approval_view(tx, scope, approval)
-    body = ApprovalBody.model_validate(view)
-    body.notes = [NoteBody.model_validate(note) for note in thread.notes(tx, scope, approval)]
-    return body
+async def _look(request: ApiRequest, approval: str) -> ApprovalBody:
+    return ApprovalBody.model_validate(await _backend(request).approval(request.user, name_of(approval)))
 
 
-async def _do(
-    request: ApiRequest, action: str, use_case: Callable[..., Any], approval: str, *args: Any, **kwargs: Any
-) -> ApprovalBody:
+async def _do(request: ApiRequest, doing: Doing, approval: str, **arguments: Any) -> ApprovalBody:
     """A deed, and the question as it is afterwards."""
-    store, scope, name = _backend(request).store, request.user, name_of(approval)
-    await through(store, f"approval.{action}", use_case, scope, name, *args, via=VIA, **kwargs)
-    return await store.read(_look, scope, name)
+    await _backend(request).act_on_approval(request.user, name_of(approval), doing, arguments, via=VIA)
+    return await _look(request, approval)
 
 
 @get("/approvals", responses=PROBLEMS, summary="List questions", operation_id="listApprovals")
@@ -282,7 +272,7 @@ async def list_approvals(
 @get("/approvals/{approval:str}", responses=PROBLEMS, summary="Look at a question", operation_id="getApproval")
 async def get_approval(request: ApiRequest, approval: FromPath[str]) -> ApprovalBody:
     """The question with its decisions and its thread."""
-    return await _backend(request).store.read(_look, request.user, name_of(approval))
+    return await _look(request, approval)
 
 
 def _told(deed: str, summary: str) -> dict[str, Any]:
@@ -292,10 +282,9 @@ def _told(deed: str, summary: str) -> dict[str, Any]:
 @post("/approvals/{approval:str}/decide", **_told("decide", "Answer a question"))
 async def decide(request: ApiRequest, approval: FromPath[str], data: JSONBody[DecideBody]) -> ReceiptBody:
     """Through the gate that every channel goes through; a refusal says by `reason` what was in the way."""
-    backend = _backend(request)
-    receipt = await decide_through(
-        backend.store, request.user, name_of(approval), data.answer,
-        revision=data.revision, via=VIA, option=data.option, comment=data.comment, registry=backend.registry,
+    receipt = await _backend(request).decide(
+        request.user, name_of(approval), data.answer, revision=data.revision, via=VIA, option=data.option,
+        comment=data.comment,
     )  # fmt: skip
     return ReceiptBody.model_validate(receipt)
 
@@ -303,49 +292,49 @@ async def decide(request: ApiRequest, approval: FromPath[str], data: JSONBody[De
 @post("/approvals/{approval:str}/claim", **_told("claim", "Claim a question"))
 async def claim(request: ApiRequest, approval: FromPath[str], data: JSONBody[ClaimBody]) -> ApprovalBody:
     """So that others need not look at it."""
-    return await _do(request, "claim", claims.claim, approval, take_over=data.take_over)
+    return await _do(request, "claim", approval, take_over=data.take_over)
 
 
 @post("/approvals/{approval:str}/release", **_told("release", "Release a claim"))
 async def release(request: ApiRequest, approval: FromPath[str], data: JSONBody[ReasonBody]) -> ApprovalBody:
     """One's own; operators release anybody's."""
-    return await _do(request, "release", claims.release, approval, reason=data.reason)
+    return await _do(request, "release", approval, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/reassign", **_told("reassign", "Put a question to others"))
 async def reassign(request: ApiRequest, approval: FromPath[str], data: JSONBody[ReassignBody]) -> ApprovalBody:
     """Operators; whoever may decide hands on their own place."""
-    return await _do(request, "reassign", changes.reassign, approval, data.to, from_=data.from_, reason=data.reason)
+    return await _do(request, "reassign", approval, to=data.to, from_=data.from_, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/delegate", **_told("delegate", "Let somebody answer in one's place"))
 async def delegate(request: ApiRequest, approval: FromPath[str], data: JSONBody[DelegateBody]) -> ApprovalBody:
     """Their decision says on whose behalf it is."""
-    return await _do(request, "delegate", changes.delegate, approval, data.to, reason=data.reason)
+    return await _do(request, "delegate", approval, to=data.to, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/escalate", **_told("escalate", "Escalate a question"))
 async def escalate(request: ApiRequest, approval: FromPath[str], data: JSONBody[ReasonBody]) -> ApprovalBody:
     """Ask now those whom the question names for that."""
-    return await _do(request, "escalate", changes.escalate, approval, reason=data.reason)
+    return await _do(request, "escalate", approval, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/extend", **_told("extend", "Move a deadline"))
 async def extend(request: ApiRequest, approval: FromPath[str], data: JSONBody[ExtendBody]) -> ApprovalBody:
     """By what the question allows; operators by as much as they say."""
-    return await _do(request, "extend", changes.extend, approval, by=data.by, reason=data.reason)
+    return await _do(request, "extend", approval, by=data.by, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/add", **_told("add", "Let others answer besides"))
 async def add(request: ApiRequest, approval: FromPath[str], data: JSONBody[AddBody]) -> ApprovalBody:
     """For operators."""
-    return await _do(request, "add", changes.add, approval, data.to, reason=data.reason)
+    return await _do(request, "add", approval, to=data.to, reason=data.reason)
 
 
 @post("/approvals/{approval:str}/comments", **_told("comments", "Write a comment"))
 async def comment(request: ApiRequest, approval: FromPath[str], data: JSONBody[CommentBody]) -> ApprovalBody:
     """It stands in the question's thread, and the run can read it."""
-    return await _do(request, "comment", thread.comment, approval, data.text)
+    return await _do(request, "comment", approval, text=data.text)
 
 
 HANDLERS = [list_approvals, get_approval, decide, claim, release, reassign, delegate, escalate, extend, add, comment]
