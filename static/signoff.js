@@ -211,6 +211,9 @@
 
   document.addEventListener("click", (event) => {
     if (event.target.closest?.("button[aria-disabled='true']")) event.preventDefault();
+    /* an option that is opened shows its form, not only its button */
+    const option = event.target.closest?.(".option-more > summary")?.parentElement;
+    if (option) setTimeout(() => { if (option.open) option.scrollIntoView({ block: "nearest" }); });
   });
 
   /* The keyboard: single keys move, none of them decides ---------------------------------------------------------------- */
@@ -325,7 +328,7 @@
     settle();
   });
 
-  const shown = $(".inbox-row > a[aria-current]"), pane = shown?.closest(".pane-list");
+  const shown = $(".inbox-row > a[aria-current]"), pane = shown?.closest(".inbox");
   if (pane) pane.scrollTop += Math.max(0, shown.getBoundingClientRect().bottom + 8 - pane.getBoundingClientRect().bottom); // it alone, not the page
   $("[data-autofocus]")?.focus();
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);

@@ -113,7 +113,7 @@ async def test_check_names_the_runs_that_would_be_blocked_and_writes_nothing(fol
     before = (await handle.status(), await handle.steps())
     (folder / "changed.py").write_text(OTHER)
     fits = run("check", "flows", cwd=folder)
-    assert (fits.returncode, fits.stdout) == (0, "1 open runs fit, 0 would be blocked.\n"), fits.stderr
+    assert (fits.returncode, fits.stdout) == (0, "1 open run fits, 0 would be blocked.\n"), fits.stderr
     blocked = run("check", "changed", "--json", cwd=folder)
     assert blocked.returncode == 1
     told = json.loads(blocked.stdout.splitlines()[0])

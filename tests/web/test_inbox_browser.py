@@ -124,6 +124,26 @@ async def test_two_presses_at_once_have_one_winner(site: Site, new_page: Pages) 
     assert re.search(r"(Ana Moreno|Ada Admin) answered", loser)
 
 
+async def test_what_is_new_is_seen_however_far_down_a_narrowed_list_is_read(site: Site, new_page: Pages) -> None:
+    rows = [await asks(site, f"Row {number}") for number in range(6)]
+    for width in (1280, 390):
+        page = await new_page(viewport={"width": width, "height": 480})
+        await enter(page, site, "ana@example.org", "/approvals?q=Row")
+        await live(page)
+        await page.locator(f"#item-{rows[-1]} a").evaluate("row => row.scrollIntoView({ block: 'end' })")
+        await asks(site, f"Row at {width}")
+        await expect(page.locator(".new-rows")).to_be_visible()
+        for seen in (".new-rows", f"#item-{rows[-1]} a"):
+            assert await page.evaluate(
+                """seen => {
+                    const one = document.querySelector(seen), box = one.getBoundingClientRect();
+                    const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+                    return one === top || one.contains(top);
+                }""",
+                seen,
+            ), (width, seen)
+
+
 async def test_a_list_that_is_read_moves_nothing_and_tells_what_is_new(site: Site, new_page: Pages) -> None:
     first, second = await asks(site, "First"), await asks(site, "Second")
     page = await new_page(viewport=WIDTHS["desk"])

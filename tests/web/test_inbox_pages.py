@@ -244,6 +244,7 @@ async def test_claim_comment_and_release(both_sites: Site) -> None:
         theirs = (await ada.get(f"/approvals/{asked}")).text
         assert "Ana Moreno works on it" in text_of(theirs)
         assert re.search(r'aria-disabled="true" aria-describedby="why"[^>]*>Approve', theirs)
+        assert "You cannot answer this. Ana Moreno works on it; release the claim to answer it." in text_of(theirs)
         refused = await post(ada, f"/approvals/{asked}", revision="1", option="yes")
         assert refused.status_code == 409
         assert "has claimed this question" in refused.text
@@ -267,6 +268,12 @@ async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None
         assert wrong.status_code == 422
         assert 'id="reason-error"' in wrong.text
         assert 'value="user:carl@example.org" selected' in wrong.text
+        for doing, says in (("delegate", "Choose who answers."), ("reassign", "Choose whom to ask.")):
+            nobody = await post(ana, f"/approvals/{asked}/{doing}", to="", reason="On leave")
+            assert (nobody.status_code, re.findall(r'id="to-error">.*?<span>(.*?)</span>', nobody.text)) == (
+                422,
+                [says],
+            )
         done = await post(ana, f"/approvals/{asked}/delegate", to="user:carl@example.org", reason="On leave")
         assert (done.status_code, done.headers["location"]) == (303, f"/approvals/{asked}")
         assert titles((await carl.get("/approvals")).text) == ["Whose?"]

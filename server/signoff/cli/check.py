@@ -34,7 +34,7 @@ async def check(modules: tuple[str, ...], as_json: bool, database: str) -> None:
             problems += 1
             if not as_json:
                 _print(checked)
-    told = f"{fits} open runs fit, {problems} would be blocked."
+    told = f"{fits} open {'run fits' if fits == 1 else 'runs fit'}, {problems} would be blocked."
     if problems:
         raise CommandFailed(told, Exit.REFUSED)
     click.echo(told, err=as_json)

@@ -108,7 +108,8 @@ def _tell(found: Verification) -> None:
     if not found.holds:
         raise CommandFailed(f"The {found.name} is not as it was written: {found.problem}.")
     waiting = f", {found.unsealed} wait for their seal" if found.unsealed else ""
-    click.echo(f"The {found.name} is as it was written: {found.sealed} rows sealed{waiting}.")
+    rows = "1 row" if found.sealed == 1 else f"{found.sealed} rows"
+    click.echo(f"The {found.name} is as it was written: {rows} sealed{waiting}.")
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -110,12 +110,14 @@ async def hand_over(label: str) -> str:
 
 @workflow("orders/ship")
 async def ship_parcel(step: Step, order: Order, speed: str) -> str:
+    """Prints a label, as often as it takes, and hands the parcel over."""
     label = await step.run_action(create_label, order, speed)
     return await step.run_action(hand_over, label)
 
 
 @workflow("orders/fulfill")
 async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> Literal["fulfilled", "rejected"]:
+    """Checks an order, asks Finance, and ships it; a no rejects it."""
     order = await step.run_query(get_order, order_id)
     _, risk = await asyncio.gather(
         step.run_action(reserve_money, order_id, str(order.total)),
@@ -128,7 +130,7 @@ async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> 
         "If you say no, the order is rejected and the customer is told.",
         facts={
             "item": order.item,
-            "total": f"{order.total:.2f} EUR",
+            "total": f"{order.total:,.2f} EUR",
             "customer": order.address.name,
             "risk": risk.score,
         },
@@ -150,6 +152,7 @@ async def fulfill_order(step: Step, order_id: str, grace: timedelta = GRACE) -> 
 async def place_order(
     step: Step, item: str = "Desk lamp", total: Decimal = Decimal("49.90"), name: str = "Mira", city: str = "Bergen"
 ) -> str:
+    """Writes a new order down and starts its fulfilment."""
     order_id = f"o-{step.random.randrange(2000, 10_000)}"
     order = Order(id=order_id, item=item, total=total, address=Address(name=name, street="Market Square 1", city=city))
     await step.run_mutation(insert_order, order)

@@ -297,7 +297,7 @@ def problem_words(problem: Any) -> str:
 
 
 _AT_THE_END = {
-    "default": "the answer is taken as given in advance",
+    "default": "the default answer is taken",
     "raise": "the run goes on without an answer",
     "cancel_run": "the run is canceled",
 }

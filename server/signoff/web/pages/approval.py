@@ -213,6 +213,13 @@ def _state(
     over = ""
     if item.why_not is not None:
         over = say.sentence(item.why_not.text)
+        if item.why_not.reason == "claim" and item.claimed_by is not None:
+            release = (
+                "release the claim to answer it"
+                if item.can["release"] is None
+                else "they or an operator can release it"
+            )
+            over = f"{say.person(item.claimed_name)} works on it; {release}."
     elif seen != item.revision:
         over = "The question changed after you opened it."
     decided = [(one, told(item, one)) for one in item.decisions if not one.lapsed]

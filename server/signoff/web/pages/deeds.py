@@ -33,6 +33,10 @@ _WORDS: Final[dict[str, tuple[str, str, str]]] = {
     "claim": ("Work on this question", "Others see that you are at it, and leave it to you.", "I work on it"),
     "release": ("Leave this question", "Others can take it.", "Leave it"),
 }  # fmt: skip
+# where nobody was chosen
+_CHOOSE: Final[dict[str, str]] = {
+    "delegate": "Choose who answers.", "reassign": "Choose whom to ask.", "add": "Choose whom to ask.",
+}  # fmt: skip
 _UNITS: Final = {"hours": 3600, "days": 86_400}
 
 
@@ -92,6 +96,8 @@ async def act(request: AnyRequest, approval: FromPath[str], deed: FromPath[str])
         typed.errors = {
             str(item.loc[0]): say.sentence(item.message) for item in getattr(error, "fields", ()) if item.loc
         }
+        if doing in _CHOOSE and isinstance(error, InvalidInput) and selector_of(typed.to) is None:
+            typed.errors["to"] = _CHOOSE[doing]
         item = await backend.approval(scope, name)
         return await _dialog(request, item, doing, typed, "" if typed.errors else say.sentence(str(error)), http)
     return redirect(Asked.of(request).item(name) + ("#thread" if doing == "comment" else ""))
