@@ -45,6 +45,7 @@
       held.drop(address);
       say(form, "");
     } catch (answer) {
+      if ([413, 429].includes(answer.status)) say(form, "That is too much to be kept while you type. Send it before you leave.");
       if (answer.name === "AbortError" || answer.status >= 400 && answer.status !== 401 && answer.status !== 403) return;
       held.set(address, { person, body: body.toString() });
       say(form, answer.status ? "You are signed out. What you type is kept in this tab: sign in again, and it is here."

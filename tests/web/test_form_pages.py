@@ -196,6 +196,21 @@ async def test_errors_of_a_start_stand_beside_their_fields(site: Site) -> None:
         assert 'value="o-1"' in (await client.get(path)).text, "it is a draft"
 
 
+async def test_what_is_too_much_for_a_draft_still_stands_in_the_form_beside_its_errors(site: Site) -> None:
+    _, question = await kinds_question(site)
+    much = "long" * 75_000
+    async with site.signed_in("ana@example.org") as client:
+        answer = await client.post(f"/approvals/{question}", data={**await opened(client, question), "f.title": much})
+        assert answer.status_code == 422
+        assert much in answer.text
+    async with site.signed_in("omar@example.org") as client:
+        path = "/workflows/web%2Fstart/start"
+        data = {"csrf": csrf_of((await client.get(path)).text), "f.order": much, "f.boxes": "many"}
+        answer = await client.post(path, data=data)
+        assert answer.status_code == 422
+        assert much in answer.text
+
+
 async def test_who_may_not_start_runs_sees_no_form(site: Site) -> None:
     async with site.signed_in("ana@example.org") as client:
         assert (await client.get("/workflows/web%2Fstart/start")).status_code == 403

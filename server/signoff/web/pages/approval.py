@@ -22,7 +22,7 @@ from signoff.web.backend import Inbox
 from signoff.web.pages import AnyRequest, backend_of, fragment, redirect, render, scope_of, send_fragment
 from signoff.web.pages.choices import Choice, choices_of, chosen, told
 from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
-from signoff.workflow.errors import NotFound, Refused
+from signoff.workflow.errors import LimitExceeded, NotFound, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     choices = choices_of(item)
     choice = chosen(choices, _last(sent, "option"))
     if choice is not None and choice.edit(sent):
-        await keep(request, item, sent)
+        await keep_if_small(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices)
     answer = choice.read(sent) if choice is not None else forms.MISSING
     revision = number_of(_last(sent, "revision")) or 0
     asked = Asked(asked.tab, asked.filters, asked.q, asked.after, next=bool(_last(sent, "then")))
     if item.why_not is None and (choice is None or answer is forms.MISSING):
         await backend.refuse(scope, name, Refused("form"), via="page")
-        await keep(request, item, sent)
+        await keep_if_small(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=Problem(422))
     following = next_of((await read_list(request, asked)).rows, name) if asked.next else None
     try:
@@ -112,7 +112,7 @@ async def decide(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
             problem = Problem(422)
             if choice is not None:
                 choice.blame(refusal)
-        await keep(request, item, sent)
+        await keep_if_small(request, item, sent)
         return await _page(request, asked, await read_list(request, asked), item, choices, problem=problem)
     if following is not None:
         return _on_to(request, asked.item(following.id, receipt=name))
@@ -136,6 +136,12 @@ async def keep(request: AnyRequest, item: ApprovalView, sent: Mapping[str, Seque
     for choice in choices_of(item):
         typed |= choice.form.keeps(sent)
     await backend.save_draft(scope, key, typed, number_of(_last(sent, "revision")))
+
+
+async def keep_if_small(request: AnyRequest, item: ApprovalView, sent: Mapping[str, Sequence[str]]) -> None:
+    """As `keep`, before a page that shows what was typed: too much for a draft is still no reason to show it not."""
+    with contextlib.suppress(LimitExceeded):
+        await keep(request, item, sent)
 
 
 async def read_form(request: AnyRequest) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from litestar import Response, get, post
 from litestar.params import FromPath
 from sse_starlette import EventSourceResponse
 
+from signoff.people.canonical import is_storable
 from signoff.web.live import LiveHub
 from signoff.web.pages import AnyRequest, caller_of, scope_of
 
@@ -36,9 +37,9 @@ async def change_topics(request: AnyRequest, stream_id: FromPath[str]) -> Respon
         return Response(None, status_code=404)
     try:
         topics = json.loads(await request.body())
-    except ValueError:
+    except (ValueError, RecursionError):
         return Response(None, status_code=400)
-    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+    if not isinstance(topics, list) or not all(isinstance(topic, str) and is_storable(topic) for topic in topics):
         return Response(None, status_code=400)
     await _hub(request).subscribe(found, topics)
     return Response(None, status_code=204)

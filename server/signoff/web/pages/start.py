@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -148,7 +149,8 @@ async def keep(request: AnyRequest, workflow: str, sent: Mapping[str, Sequence[s
 
 
 async def _again(request: AnyRequest, start: Start, sent: forms.Sent, http: int) -> Response[Any]:
-    await keep(request, start.workflow.name, sent)
+    with contextlib.suppress(LimitExceeded):  # too much for a draft is still no reason not to show it
+        await keep(request, start.workflow.name, sent)
     return await _page(request, start, http=http)
 
 
