@@ -330,6 +330,14 @@
 
   const shown = $(".inbox-row > a[aria-current]"), pane = shown?.closest(".inbox");
   if (pane) pane.scrollTop += Math.max(0, shown.getBoundingClientRect().bottom + 8 - pane.getBoundingClientRect().bottom); // it alone, not the page
+  /* What is shown once is taken along with one press; also under plain http, where there is no clipboard to ask for. */
+  for (const button of $$("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      document.getElementById(button.dataset.copy).select();
+      button.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
+    });
+  }
   $("[data-autofocus]")?.focus();
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);
   else connect();

@@ -64,6 +64,8 @@ async def test_a_person_is_added_in_a_dialog_and_the_link_is_there_to_copy(site:
     await dialog.get_by_label("Operator").check()
     await dialog.get_by_role("button", name="Add the person").click()
     link = await page.get_by_label("Set-up link").input_value()
+    await page.get_by_role("button", name="Copy").click()
+    await expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert link.startswith(f"{site.address}/setup/")
     await page.get_by_role("link", name="Done").click()
     await expect(page.get_by_label("Operator")).to_be_checked()
