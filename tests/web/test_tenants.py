@@ -224,3 +224,18 @@ async def test_who_belongs_elsewhere_too_is_taken_out_instead_of_deactivated(sit
         assert (await client.get("/approvals")).status_code == 303
     async with site.signed_in("ana@example.org") as client:
         assert "Wholesale" not in (await client.get("/more")).text  # one tenant is no choice
+
+
+async def test_of_several_who_make_the_same_at_once_one_does_and_the_others_read_it(both_sites: Site) -> None:
+    made: dict[str, dict[str, str]] = {
+        "/settings/tenants": {"name": "twice", "email": "first@example.org"},
+        "/people": {"email": "new@example.org", "role": "viewer"},
+        "/people/groups": {"name": "twice"},
+    }
+    async with both_sites.signed_in("ada@example.org") as ada:
+        csrf = csrf_of((await ada.get("/settings")).text)
+        for path, data in made.items():
+            answers = await asyncio.gather(*(ada.post(path, data={**data, "csrf": csrf}) for _ in range(6)))
+            codes = sorted(answer.status_code for answer in answers)
+            assert codes[0] in (200, 303), path
+            assert codes[1:] == [409] * 5, path

@@ -162,7 +162,11 @@ class Backend:
     ) -> T:
         """A use-case that puts on record what it did; a refusal is put there in a transaction of its own."""
         try:
-            return await self.store.write(use_case, scope, *args, **kwargs)
+            try:
+                return await self.store.write(use_case, scope, *args, **kwargs)
+            except sa.exc.IntegrityError:
+                # Somebody made the same at the same moment. Theirs is there by now: the use-case finds it, and says so.
+                return await self.store.write(use_case, scope, *args, **kwargs)
         except Refused as refusal:
             await self.store.write(_refused, scope, right, target, refusal, scope.via)
             raise
