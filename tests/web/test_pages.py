@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from signoff.engine.outcomes import R
 from signoff.engine.recovery import W
@@ -198,6 +199,27 @@ async def test_something_broken_shows_no_trace_of_its_inside(site: Site, monkeyp
         assert "Something broke on our side" in answer.text
         assert "secret detail" not in answer.text
         assert re.search(r"<code>[0-9a-f]{8}</code>", answer.text), "the reference leads to the log"
+
+
+async def test_whoever_leaves_in_the_middle_of_sending_breaks_nothing(site: Site) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    form = (b"content-type", b"application/x-www-form-urlencoded")
+    scope: Any = {
+        "type": "http", "method": "POST", "path": "/sign-in", "raw_path": b"/sign-in", "query_string": b"",
+        "scheme": "http", "root_path": "", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+        "http_version": "1.1", "asgi": {"version": "3.0"}, "headers": [(b"host", b"127.0.0.1"), form],
+    }  # fmt: skip
+    with capture_logs() as logs:
+        await site.app(scope, receive, send)
+    assert logs == []
+    assert sent[0]["status"] == 400
 
 
 async def test_too_large_a_body_is_refused(site: Site) -> None:
