@@ -248,13 +248,6 @@ def test_places_say_whom_they_wait_for() -> None:
     assert progress(None, [Vote(frozenset([0]))]).done
 
 
-def test_several_places_say_how_many_answers_each_waits_for() -> None:
-    rule = all_of(n_of(2, FINANCE), any_of(SECURITY))
-    assert progress(rule, []).waits_for == "anyone in finance (2 answers) and anyone in security"
-    assert progress(rule, [Vote(frozenset([0]))]).waits_for == "anyone in finance and anyone in security"
-    assert progress(rule, [Vote(frozenset([1]))]).waits_for == "anyone in finance", "2 are missing of 3: 1 of 3 says so"
-
-
 def test_without_veto_a_rejection_counts_like_any_other() -> None:
     no = Vote(frozenset([0]), rejects=True)
     assert progress(n_of(2, FINANCE), [no]).vetoed

@@ -8,7 +8,6 @@ they may count for. In a staged rule a part that is complete stays so and takes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,14 +52,8 @@ class Progress:
 
     @property
     def waits_for(self) -> str:
-        """Whose decisions are missing: `anyone in finance (2 answers) and anyone in security`."""
-        missing = Counter[str]()
-        for place in self.open_places:
-            missing[place.words] += place.missing
-        # Of one place the count of the whole tells how many; of several it does not.
-        several = len(missing) > 1
-        said = (f"{who} ({n} answers)" if several and n > 1 else who for who, n in missing.items())
-        return " and ".join(said) or "nobody"
+        """Whose decisions are missing: `anyone in finance and anyone in security`."""
+        return " and ".join(dict.fromkeys(place.words for place in self.open_places)) or "nobody"
 
 
 @dataclass(frozen=True, slots=True)
