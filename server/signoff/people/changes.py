@@ -1,11 +1,18 @@
-"""What follows when somebody's rights change: open pages look again, and questions who can still answer them."""
+"""What goes before a change of people and what follows: they wait for each other; open pages look again, and questions
+who can still answer them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+import sqlalchemy as sa
+
+from signoff.store.tables import Tenant
 from signoff.store.tx import Tx
+
+T = Tenant.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 # Floors above register here what has to happen in the same transaction: called with (tx, tenant id).
 Hook = Callable[[Tx, int], None]
@@ -16,6 +23,14 @@ def on_people_changed(hook: Hook) -> None:
     """Have `hook` called whenever memberships, roles, groups or accounts of a tenant change. Idempotent."""
     if hook not in _hooks:
         _hooks.append(hook)
+
+
+def one_at_a_time(tx: Tx) -> None:
+    """Wait until nobody else is making an account, member, group, token or tenant, or taking one away: of two who make
+    the same at once the second one sees what the first one made. Whoever locks a tenant besides does that before.
+    """
+    first = sa.select(sa.func.min(T.c.id)).scalar_subquery()
+    tx.conn.execute(tx.dialect.lock(sa.select(T.c.id).where(T.c.id == first)))
 
 
 def people_changed(tx: Tx, tenant_id: int, user_id: int | None = None) -> None:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from signoff.people.audit import audit
 from signoff.people.canonical import is_storable, nameable
-from signoff.people.changes import people_changed, rights_changed
+from signoff.people.changes import one_at_a_time, people_changed, rights_changed
 from signoff.people.permissions import require
 from signoff.people.users import GM, G, M, U, clean_email
 from signoff.store.scope import Scope
@@ -34,6 +34,7 @@ def clean_group(name: str) -> str:
 def add_to_group(tx: Tx, scope: Scope, group: str, email: str) -> None:
     """Make a member of the tenant a member of the group, which is made where it does not exist. Idempotent."""
     require(scope, "people.manage")
+    one_at_a_time(tx)
     group, user_id = clean_group(group), _user_id(tx, scope, email)
     group_id = _group_id(tx, scope, group)
     if group_id is None:
@@ -49,6 +50,7 @@ def make_group(tx: Tx, scope: Scope, group: str) -> str:
     """Make a group without members and return its name. `Conflict` when there is one."""
     require(scope, "people.manage")
     group = clean_group(group)
+    one_at_a_time(tx)
     if _group_id(tx, scope, group) is not None:
         raise Conflict(f"There is a group {group!r} already", group=group)
     _make(tx, scope, group)
@@ -75,6 +77,7 @@ def delete_group(tx: Tx, scope: Scope, group: str) -> int:
     questions that nobody can answer now are marked in this transaction. What was decided and recorded stays.
     """
     require(scope, "people.manage")
+    one_at_a_time(tx)
     number = _group_id(tx, scope, group) if nameable(group) else None
     gone = sa.delete(GM).where(GM.c.group_id == number).returning(GM.c.user_id)
     members = [] if number is None else tx.conn.execute(gone).scalars().all()

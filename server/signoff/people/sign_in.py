@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from signoff.people import limits, links, sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import storable
-from signoff.people.changes import rights_changed
+from signoff.people.changes import one_at_a_time, rights_changed
 from signoff.people.passwords import hash_password_async, needs_rehash, verify_password_async
 from signoff.people.sessions import SessionView
 from signoff.people.tenants import Home, ensure_tenant, homes, last_home, remember_home
@@ -176,6 +176,7 @@ def _set_up(tx: Tx, secret: str, password_hash: str, email: str | None, name: st
     user_id = link.user_id
     if user_id is None:
         address = clean_email(email or "")
+        one_at_a_time(tx)
         # An account without a membership could be someone's of another tenant: a set-up link takes none of those over.
         if tx.conn.execute(sa.select(U.c.id).where(U.c.email == address)).first():
             raise Refused(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from signoff.people.audit import audit
+from signoff.people.changes import one_at_a_time
 from signoff.people.permissions import require
 from signoff.people.users import M, U, add_user, clean_email, elsewhere, has_password, password_link
 from signoff.store.scope import Scope
@@ -112,12 +113,12 @@ def add_tenant(tx: Tx, scope: Scope, name: str, title: str = "") -> int:
     require_first(tx, scope)
     name = _clean("name", name.strip(), 256)
     title = _clean("title", title.strip() or name, 256 if not title.strip() else MAX_TITLE)
+    one_at_a_time(tx)
     if tx.conn.execute(sa.select(T.c.id).where(T.c.name == name)).first() is not None:
         raise Conflict(f"There is a tenant {name!r} already", tenant=name)
     _free(tx, title)
     values: dict[str, Any] = {"name": name, "title": title if title != name else None, "created_at": tx.now}
-    with tx.savepoint():
-        number = int(tx.conn.execute(sa.insert(T).values(**values).returning(T.c.id)).scalar_one())
+    number = int(tx.conn.execute(sa.insert(T).values(**values).returning(T.c.id)).scalar_one())
     audit(tx, scope, "tenant.add", name)
     audit(tx, replace(scope, tenant_id=number), "tenant.add", name)
     return number
@@ -145,6 +146,7 @@ def rename_tenant(tx: Tx, scope: Scope, name: str, title: str) -> None:
     title = _clean("title", title.strip() or name, MAX_TITLE if title.strip() else 256)
     if title == row.shown:
         return
+    one_at_a_time(tx)
     _free(tx, title, but=row.id)
     tx.conn.execute(sa.update(T).where(T.c.id == row.id).values(title=title if title != name else None))
     for where in {scope.tenant_id, row.id}:

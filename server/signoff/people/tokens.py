@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from signoff.people.audit import audit
 from signoff.people.canonical import nameable
+from signoff.people.changes import one_at_a_time
 from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
 from signoff.people.users import M, U, clean_email, clean_role, find_person
@@ -53,6 +54,7 @@ def create_token(
         raise InvalidInput(message, fields=[FieldError(("name",), message)])
     if scope.person is not None and not scope.person.role_at_least(role):
         raise Refused("role", f"A token may not be {role}: you are {scope.person.role}", needs=role)
+    one_at_a_time(tx)
     person = None
     if email is not None and (person := find_person(tx, scope.tenant_id, email=clean_email(email))) is None:
         raise NotFound(f"There is no user {email} here", user=email)

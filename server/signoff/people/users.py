@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from signoff.people import links, sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import is_storable, storable
-from signoff.people.changes import people_changed
+from signoff.people.changes import one_at_a_time, people_changed
 from signoff.people.permissions import require
 from signoff.store.scope import ROLES, Person, Scope
 from signoff.store.tables import Group, GroupMember, Identity, Membership, Token, User
@@ -71,6 +71,7 @@ def add_user(
     """
     require(scope, "people.manage")
     email, role = clean_email(email), clean_role(role)
+    one_at_a_time(tx)
     user_id = tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).scalar()
     if user_id is None:
         values = {"email": email, "name": storable(name.strip()), "password_hash": password_hash, "active": True}
@@ -152,6 +153,7 @@ def remove_user(tx: Tx, scope: Scope, email: str) -> None:
     account that belongs nowhere is deactivated instead.
     """
     require(scope, "people.manage")
+    one_at_a_time(tx)
     user = _member(tx, scope, email)
     if user.role == "admin":
         _keep_an_admin(tx, scope.tenant_id, user.id)
