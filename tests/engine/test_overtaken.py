@@ -77,6 +77,58 @@ async def test_a_run_that_begins_while_a_claim_is_read_is_not_replayed(sqlite_ur
     assert worked == [0, 1]
 
 
+async def test_a_run_that_begins_and_parks_while_a_claim_is_read_is_not_replayed(
+    sqlite_url: str, registry: Registry
+) -> None:
+    worked: list[int] = []
+    number = event("number", int, registry=registry)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        worked.append(0)  # signoff: allow
+        got = await step.await_event(number)
+        worked.append(got)  # signoff: allow
+        return got
+
+    engine = Engine(sqlite_url, registry=registry, settings=EngineSettings(check_replay=False), grace=0)
+    async with engine:
+        worker, read = worker_of(engine), engine.store.read
+        asked, started, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def slow(call: Callable[..., Any], *args: Any) -> Any:
+            if call is not claim or taken.is_set():
+                return await read(call, *args)
+            asked.set()
+            await started.wait()
+            taken.set()
+            return Claimed(loaded)  # the run as it was before its first advance was written
+
+        loaded: list[Any] = []
+        go_on = worker._go_on
+
+        def noted(notice: Any, promise: Any = None) -> Any:
+            if notice.data and (begun := notice.data.get("begun")) is not None:
+                loaded.append(begun)
+            return go_on(notice, promise)
+
+        worker._go_on = noted  # type: ignore[method-assign]
+        await worker.settled()
+        worker.store.read = slow  # type: ignore[method-assign, assignment]  # a reader's thread that is late
+        worker._claim_wanted.set()
+        await asyncio.wait_for(asked.wait(), WAIT)
+        run = await engine.start(w)
+        while not worker._cache:  # it waits
+            await asyncio.sleep(0.001)
+        started.set()
+        await asyncio.wait_for(taken.wait(), WAIT)
+        while worker._claiming:
+            await asyncio.sleep(0.001)
+        assert [begun.row.public_id for begun in loaded] == [run.id]
+        await run.send(number, 1)
+        assert await run.result(timeout=WAIT) == 1
+    assert worked == [0, 1]
+
+
 async def test_a_claim_that_overtakes_the_news_of_a_parking_loses_nothing(
     postgres_url: str, registry: Registry
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from signoff import InvalidInput, Registry, Step, event, workflow
+from signoff import InvalidInput, Registry, Step, event, mutation, workflow
 from signoff.testing import TestEngine
 from signoff.testing.engine import START
 from tests.engine.conftest import EngineMaker
@@ -18,6 +18,25 @@ WAIT = 8
 
 def since(moment: datetime) -> float:
     return (moment - START).total_seconds()
+
+
+async def test_what_is_asked_after_a_long_inline_step_waits_from_then_on(t: TestEngine, registry: Registry) -> None:
+    @mutation(name="long", registry=registry)
+    async def long(session: Any) -> None:
+        t.clock.advance(timedelta(seconds=30))
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> None:
+        await step.run_mutation(long.options(inline=True))
+        await step.sleep(10)
+
+    await t.open()
+    run = await t.start(w)
+    await t.settle()
+    view = await run.status()
+    assert (view.status, view.next_wake_at) == ("sleeping", START + timedelta(seconds=40))
+    await t.advance(10)
+    assert (await run.status()).status == "completed"
 
 
 async def test_a_due_time_is_stored_once_and_fires_once_after_a_late_restart(t: TestEngine, registry: Registry) -> None:

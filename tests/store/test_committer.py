@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -104,3 +105,29 @@ async def test_a_wrong_number_of_results_is_an_error_and_writes_nothing(store: S
     with pytest.raises(RuntimeError):
         raise next(result for result in results.values() if isinstance(result, RuntimeError))
     assert await store.read(names) == []
+
+
+async def test_those_who_wait_for_rows_write_before_those_who_take_free_ones(store: Store) -> None:
+    order: list[str] = []
+
+    def applier(name: str) -> Committer[str, str]:
+        def apply(tx: Tx, items: list[str]) -> list[str]:
+            order.append(name)
+            return items
+
+        return store.committer(apply, repeatable=name == "waits")
+
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: Tx) -> None:
+        entered.set()
+        go_on.wait(30)
+
+    held = asyncio.create_task(submit_all(store.committer(lambda tx, items: [hold(tx)]), ["held"]))
+    await asyncio.to_thread(entered.wait, 30)
+    takes, waits = applier("takes"), applier("waits")
+    both = [asyncio.create_task(submit_all(committer, ["a"])) for committer in (takes, waits)]
+    await asyncio.sleep(0)  # both have queued, in this order
+    go_on.set()
+    await asyncio.gather(held, *both)
+    assert order == ["waits", "takes"]

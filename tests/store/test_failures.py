@@ -180,8 +180,10 @@ async def test_a_connection_lost_in_the_commit_says_that_nobody_knows(postgres_u
             )
             add(tx, "b")
 
+        ear = Ear(store)
         with pytest.raises(CommitUnknown):
             await store.write(doomed)
+        await ear.until_kind("resync")  # it may have happened: everybody looks
         with pytest.raises(CommitUnknown):
             async with store.session() as session:
                 await session.run(doomed)

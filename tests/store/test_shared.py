@@ -102,12 +102,14 @@ async def test_a_commit_whose_answer_is_lost_is_not_done_again_for_items_that_ca
 
         store.backend._writer.put(hold)
         await blocked.wait()
+        ear = Ear(store)
         results = await asyncio.gather(
             store.write_with(careful, "careful"), store.write_with(sure, "sure"), return_exceptions=True
         )
         assert isinstance(results[0], CommitUnknown)
         assert results[1] == "sure"
         assert applied.count("careful") == 1
+        await ear.until_kind("resync")  # it may have happened: everybody looks
 
 
 async def test_who_asks_a_database_that_is_away_is_told_in_time(
