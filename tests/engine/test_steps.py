@@ -37,6 +37,7 @@ from signoff import (
     workflow,
 )
 from signoff.engine.settings import EngineSettings
+from signoff.engine.starting import StartSpec, start
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
 from tests.engine.test_run import count_notes, make_table
@@ -878,6 +879,47 @@ async def test_secrets_are_shown_to_the_handler_and_to_nobody_else(t: TestEngine
     assert "[redacted]" in repr(await run.steps())
     assert "[redacted]" in repr(await run.events())
     assert (await run.status()).args == json.dumps("[redacted]")
+
+
+async def test_what_has_a_secret_in_its_type_hides_the_values_of_its_runs(t: TestEngine, registry: Registry) -> None:
+    """Without `sensitive=True`: of a child, of a run whose result alone has one, of one that is started by its name
+    where its code is not, and of an enqueued function."""
+
+    class Login(BaseModel):
+        user: str
+        password: SecretStr
+
+    secret = "hunter2-very-secret"
+
+    @action(name="by-type", registry=registry)
+    async def by_type(login: Login) -> Login:
+        return login
+
+    @action(name="by-option", sensitive=True, registry=registry)
+    async def by_option(text: str) -> str:
+        return text
+
+    @workflow("child", registry=registry)
+    async def child(step: Step, login: Login) -> str:
+        return login.user
+
+    @workflow("result-alone", registry=registry)
+    async def result_alone(step: Step) -> Login:
+        login = await step.run_action(by_type, Login(user="u", password=SecretStr(secret)))
+        await step.run_workflow(child, login)
+        return login
+
+    await t.open()
+    result = await t.result(parent := await t.start(result_alone))
+    assert result.password.get_secret_value() == secret
+    by_name = StartSpec(workflow="child", args='{"login": {"user": "u", "password": "' + secret + '"}}')
+    foreign = await t.store.write(start, t.scope(), by_name)
+    runs = [parent, t.run(foreign.public_id), *[t.run(one.id) for one in (await t.runs(workflow="child")).items]]
+    login = Login(user="u", password=SecretStr(secret))
+    runs += [await t.enqueue(by_type, login), await t.enqueue(by_option, secret)]
+    for run in runs:
+        await t.result(run)
+        assert secret not in repr([await run.status(), await run.steps()]), (await run.status()).workflow
 
 
 async def test_an_exception_that_cannot_say_what_it_is_fails_the_step_all_the_same(

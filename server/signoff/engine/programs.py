@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from signoff.engine.active import ActiveRun
@@ -67,6 +67,8 @@ def make_replayer(run: ActiveRun, known: Known, registry: Registry, settings: En
         args = run.args
         given = StepOptions.from_record(run.options.get("step"), known.definition.defaults)
         options = StepOptions.resolve(given, engine=StepOptions(retry=settings.retry, timeout=settings.timeout))
+        if known.definition.sensitive:
+            options = replace(options, sensitive=True)
 
         def make(host: Host) -> Program:
             return FunctionProgram(known.definition, options)

@@ -13,21 +13,33 @@ from signoff.engine.outcomes import R
 from signoff.engine.programs import Known
 from signoff.engine.recovery import WD, W
 from signoff.store.tx import Tx
+from signoff.workflow.functions import StepFunction
 from signoff.workflow.kinds import RunState
 from signoff.workflow.registry import Registry
 
 
+def definitions_of(registry: Registry) -> list[tuple[NewDefinition, Any]]:
+    """What can be started by this code, for the database's list, each with its workflow or function."""
+    targets = [*registry.workflows(), *registry.functions()]
+    return [(_definition(target), target) for target in targets]
+
+
+def _definition(target: Any) -> NewDefinition:
+    # That there are secrets in its types, neither its parents can see nor those who start it without its code.
+    secret = {"sensitive": True} if target.sensitive else {}
+    if isinstance(target, StepFunction):
+        return NewDefinition(target.name, kind="function", settings=secret)
+    return NewDefinition(target.name, target.version, settings=target.settings.to_json() | secret)
+
+
 def register(tx: Tx, worker_id: int, registry: Registry) -> dict[int, Known]:
     """Writes the definitions and this worker's code of them, and wakes runs that other code had blocked."""
-    found: list[tuple[NewDefinition, str, Any]] = []
-    for workflow in registry.workflows():
-        new = NewDefinition(workflow.name, workflow.version, "workflow", workflow.settings.to_json())
-        found.append((new, workflow.code_hash, workflow))
-    found += [(NewDefinition(fn.name, 0, "function"), _hash(fn), fn) for fn in registry.functions()]
-    ids = register_definitions(tx, [new for new, _, _ in found])
+    found = definitions_of(registry)
+    ids = register_definitions(tx, [new for new, _ in found])
     known = {}
-    for new, code_hash, definition in found:
+    for new, definition in found:
         number = ids[new.name, new.version]
+        code_hash = _hash(definition) if new.kind == "function" else definition.code_hash
         known[number] = Known(number, new.kind, new.name, new.version, code_hash, definition)
     tx.conn.execute(sa.delete(WD).where(WD.c.worker_id == worker_id))
     if known:

@@ -203,7 +203,7 @@ class CoroutineProgram:
         resolved: StepOptions | None = StepOptions.resolve(call, over, *levels)
         if resolved is not None and resolved.retry is not None and kind is not StepKind.ACTION:
             resolved = replace(resolved, retry=None)  # the engine repeats queries and mutations by itself (F1)
-        secret = codec.has_secret_args or codec.has_secret_result
+        secret = codec.has_secrets
         if function is None and resolved is not None:  # the rest is for functions; a delay goes into the child's start
             resolved = StepOptions(
                 name=resolved.name, unstable_args=resolved.unstable_args, sensitive=resolved.sensitive

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff.approvals.clerk import Clerk
 from signoff.approvals.sealer import Sealer
-from signoff.engine import cleanup, definitions, pools, starting, views
+from signoff.engine import cleanup, definitions, pools, registration, starting, views
 from signoff.engine.cleanup import Cleaned
 from signoff.engine.execution import StepReplacements
 from signoff.engine.pools import PoolLimits, PoolView
@@ -140,7 +140,7 @@ class Engine:
     async def _prepare(self) -> None:
         self._tenants[tenants.DEFAULT_TENANT] = self._default = await self.store.write(tenants.ensure_tenant)
         if not self._wants_worker:  # a worker registers what it has by itself
-            found = specs.new_definitions(self.registry)
+            found = [new for new, _ in registration.definitions_of(self.registry)]
             await self.store.write(definitions.register_definitions, found)
         for name, limits in self._pools.items():
             other = await self.store.write(pools.declare, name, limits)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from signoff.engine.definitions import NewDefinition
 from signoff.engine.starting import StartSpec
 from signoff.workflow.definitions import Call, Mutation, StepFunction, Workflow
 from signoff.workflow.errors import InvalidInput
@@ -112,16 +111,5 @@ def function_spec(
     if start.run_at is None and start.run_after is None:
         start = replace(start, run_at=options.run_at, run_after=options.run_after)
     spec = _plain_spec(function.name, args, replace(start, version=FUNCTION_VERSION), max_value_bytes)
-    return replace(spec, options={"step": step} if step else {})
-
-
-def new_definitions(registry: Registry) -> list[NewDefinition]:
-    """What this process has the code of, for the database's list of what can be started."""
-    found = [
-        NewDefinition(workflow.name, workflow.version, settings=workflow.settings.to_json())
-        for workflow in registry.workflows()
-    ]
-    return [
-        *found,
-        *(NewDefinition(function.name, kind="function", version=FUNCTION_VERSION) for function in registry.functions()),
-    ]
+    secret = {"sensitive": True} if function.sensitive else {}
+    return replace(spec, options=secret | ({"step": step} if step else {}))

@@ -205,6 +205,10 @@ class Codec:
     def has_secret_result(self) -> bool:
         return self.result.has_secret
 
+    @property
+    def has_secrets(self) -> bool:
+        return self.has_secret_args or self.has_secret_result
+
     def args_schema(self) -> dict[str, Any]:
         """JSON schema of the args as one object, with the defaults that JSON can carry."""
         adapters = {name: codec.adapter for name, codec in self.parameters.items() if codec.adapter is not None}

@@ -83,7 +83,8 @@ class Workflow(Generic[P, R]):
 
     @property
     def sensitive(self) -> bool:
-        return self.settings.sensitive or self.codec.has_secret_args
+        """Whether args and result of its runs are shown to nobody: it says so, or there are secrets in them."""
+        return self.settings.sensitive or self.codec.has_secrets
 
     def options(
         self,

@@ -89,8 +89,9 @@ class StepFunction(Generic[P, R]):
         return self.name if given is None or given.name is None else given.name
 
     @property
-    def sensitive_args(self) -> bool:
-        return self.codec.has_secret_args
+    def sensitive(self) -> bool:
+        """Whether args and result are shown to nobody, as its options say or because there are secrets in them."""
+        return self.defaults.merge(self.given).sensitive or self.codec.has_secrets
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         return Call(self, args, kwargs)
