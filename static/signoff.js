@@ -150,7 +150,11 @@
   const dialog = $("#dialog");
   document.addEventListener("click", async (event) => {
     const link = event.target.closest?.("a");
-    for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target) || link) menu.removeAttribute("open");
+    for (const menu of $$("details.menu[open]")) {
+      /* the focus comes back to where it was when a dialog closes: a link in a closed menu could not have it */
+      if (link && menu.contains(link)) $("summary", menu).focus();
+      if (!menu.contains(event.target) || link) menu.removeAttribute("open");
+    }
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     if ("closeDialog" in link.dataset && dialog?.open) { event.preventDefault(); dialog.close(); return; }
     if ("closePanel" in link.dataset) {
@@ -170,7 +174,7 @@
       dialog.innerHTML = await answer.text();
       for (const box of $$("[data-shortcuts]", dialog)) box.checked = allowed();
       dialog.showModal();
-      ($("textarea, select", dialog) ?? $("button", dialog))?.focus();
+      ($("input.number, textarea, select", dialog) ?? $("button", dialog))?.focus();
     } catch { location.href = link.href; }
   });
   document.addEventListener("change", async ({ target }) => {
@@ -338,7 +342,7 @@
       button.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
     });
   }
-  $("[data-autofocus]")?.focus();
+  ($("[data-autofocus]") ?? $("main [aria-invalid='true']"))?.focus();
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", connect);
   else connect();
 })();

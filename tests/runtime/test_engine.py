@@ -28,7 +28,7 @@ from signoff import (
 from signoff.engine.pools import PoolLimits
 from signoff.runtime.handles import Run
 from signoff.runtime.subscription import Logged, RunChanged, StepChanged
-from signoff.store.errors import WorkerRefused
+from signoff.store.errors import StoreClosed, WorkerRefused
 from tests.runtime import shop
 
 SECONDS = 20
@@ -262,6 +262,32 @@ async def test_a_second_worker_on_a_sqlite_file_is_refused(sqlite_url: str) -> N
         with pytest.raises(WorkerRefused):
             async with Engine(sqlite_url, registry=shop.registry):
                 pass
+
+
+async def test_an_engine_that_is_open_is_not_opened_again(sqlite_url: str) -> None:
+    async with Engine(sqlite_url, registry=shop.registry) as engine:
+        with pytest.raises(RuntimeError, match="open already"):
+            await engine.open()
+        assert await (await engine.start(shop.double_it, 8)).result(timeout=SECONDS) == 16
+    async with engine:  # and its file is free for it again
+        assert await (await engine.start(shop.double_it, 9)).result(timeout=SECONDS) == 18
+
+
+async def test_who_waits_for_a_run_is_told_that_the_engine_was_closed(database_url: str) -> None:
+    async with Engine(database_url, registry=shop.registry) as engine:
+        run = await engine.start(shop.wait_for_payment)
+        await until(run, "waiting")
+
+        async def listen() -> None:
+            async for _ in run.subscribe():
+                listening.set()
+
+        listening = asyncio.Event()
+        waiters = [asyncio.create_task(run.result()), asyncio.create_task(listen())]
+        await asyncio.wait_for(listening.wait(), SECONDS)
+    async with asyncio.timeout(5):  # a subscriber would look by itself after 15 s
+        told = await asyncio.gather(*waiters, return_exceptions=True)
+    assert [type(one) for one in told] == [StoreClosed, StoreClosed]
 
 
 async def test_results_of_a_closed_engine_come_from_the_next(database_url: str) -> None:

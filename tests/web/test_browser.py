@@ -137,6 +137,10 @@ async def test_an_operator_cancels_in_a_dialog_with_the_keyboard_alone(site: Sit
     await page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     await expect(dialog).to_contain_text("Withdraws 1 open question.")
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".menu summary")).to_be_focused()  # the link in it went away with the menu
+    await page.keyboard.press("Enter")
+    await page.get_by_role("link", name="Cancel the run").press("Enter")
     await expect(dialog.get_by_label("Reason")).to_be_focused()
     await page.keyboard.type("customer called")
     await page.keyboard.press("Tab")

@@ -86,6 +86,7 @@ class Engine:
         self._replacements = replacements
         self._grace = grace
         self._tenants: dict[str, int] = {}
+        self._is_open = False
 
     # -- life
 
@@ -97,8 +98,15 @@ class Engine:
         await self.close()
 
     async def open(self) -> None:
-        """Open the database and start the worker; `async with` does it."""
-        self.store = await Store.open(self.url, clock=self._clock, migrate=self._migrate or None)
+        """Open the database and start the worker; `async with` does it. RuntimeError if it is open."""
+        if self._is_open:
+            raise RuntimeError("this engine is open already; one more is another Engine(...)")
+        self._is_open = True
+        try:
+            self.store = await Store.open(self.url, clock=self._clock, migrate=self._migrate or None)
+        except BaseException:
+            self._is_open = False
+            raise
         self._starts: Committer[tuple[Scope, StartSpec], Started | None]
         self._starts = self.store.committer(starting.start_together, repeatable=False)
         self._sends: Committer[Send, EventView | None]
@@ -132,6 +140,7 @@ class Engine:
             if worker is not None:
                 await worker.stop(self._grace if grace is None else grace)
         finally:
+            self._is_open = False
             await self.clerk.stop()
             await self._sealer.stop()
             await self.watcher.close()

@@ -75,7 +75,8 @@ class Run(Generic[R]):
 
         Raises RunFailed, RunCanceled, RunBlocked (it cannot go on with the code that is there; it may be waited for
         again), and TimeoutError after `timeout` (seconds), which tells if the run stands still, and why; the run is not
-        touched by that. One that no worker has the code of is waited for: a worker may come.
+        touched by that. One that no worker has the code of is waited for: a worker may come. StoreClosed if the engine
+        is closed meanwhile.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         key = await self.key()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
 from signoff.store import payloads
-from signoff.store.errors import StoreError
+from signoff.store.errors import StoreClosed, StoreError
 from signoff.store.store import Notice, Store, Tx
 from signoff.store.tables import Run
 from signoff.workflow.kinds import RunState
@@ -72,12 +72,17 @@ class Watcher:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+        # No cancellation: who waits would take it for its own, and a task group for no error at all.
         for futures in self._waiting.values():
             for future in futures:
-                future.cancel("the engine was closed")
+                if not future.done():
+                    future.set_exception(StoreClosed("the engine was closed while a run was waited for"))
+        for signals in self._signals.values():
+            for signal in signals:
+                signal.set()  # who looks next is told by the store
 
     async def ending(self, run_id: int) -> Ending | None:
-        """Return when the run is final or blocked; None when it was deleted meanwhile."""
+        """Return when the run is final or blocked; None when it was deleted meanwhile. `StoreClosed` by `close()`."""
         future: asyncio.Future[Ending | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, set()).add(future)
         self._mark(run_id)
