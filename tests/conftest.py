@@ -1,8 +1,8 @@
 """Fixtures that all tests share: databases of both kinds, and a browser.
 
-Databases come migrated, one of its own for each test: `sqlite_url`, `postgres_url`, and `database_url`, which runs the
-test on both. `empty_database_url` is the same without any tables, for tests of migrations. The server and the migrated
-template are made once per test process, so that every xdist worker has its own.
+Databases come migrated, and each test has one as new to itself: `sqlite_url`, `postgres_url`, and `database_url`, which
+runs the test on both. `empty_database_url` is the same without any tables, for tests of migrations. The server and the
+migrated templates are made once per test process, so that every xdist worker has its own.
 
 Browser tests are coroutines that use `new_page`. They run on the session's event loop, because the browser does: async
 fixtures that they share with it need `loop_scope="session"`.
@@ -21,6 +21,7 @@ from playwright.async_api import Browser
 from tests.support.browser import Pages, running_chromium
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.schema import migrate
+from tests.support.stock import Stock
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,11 +67,15 @@ def postgres_template(postgres_server: PostgresServer) -> str:
     return name
 
 
+@pytest.fixture(scope="session")
+def postgres_stock(postgres_server: PostgresServer, postgres_template: str) -> Stock:
+    return Stock(postgres_server, postgres_template)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    name = postgres_server.create(postgres_template)
-    yield postgres_server.url(name)
-    postgres_server.drop(name)
+def postgres_url(postgres_stock: Stock) -> Iterator[str]:
+    with postgres_stock.database() as url:
+        yield url
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.web.app import create_app
 from signoff.web.security import mask
-from tests.support.postgres import PostgresServer
+from tests.support.stock import Stock
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -299,10 +299,8 @@ async def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             shutil.copy(template, file)
             url = f"sqlite:///{file}"
         else:
-            server: PostgresServer = request.getfixturevalue("postgres_server")
-            name = server.create(request.getfixturevalue("postgres_template"))
-            stack.callback(server.drop, name)
-            url = server.url(name)
+            stock: Stock = request.getfixturevalue("postgres_stock")
+            url = stack.enter_context(stock.database())
         engine = await stack.enter_async_context(Engine(url, registry=registry, workflows=[asks]))
         transport = httpx.ASGITransport(cast(Any, create_app(engine)))
         http = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://signoff"))

@@ -47,9 +47,22 @@ class PostgresServer:
 
     def create(self, template: str = "template1") -> str:
         """Make a database and return its name. Nobody may be connected to the template."""
-        name = f"t_{uuid.uuid4().hex[:12]}"
+        name = _new_name()
         self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
         return name
+
+    def rename(self, name: str) -> str:
+        """Give a database that nobody is connected to a name that nobody knows, and return that."""
+        other = _new_name()
+        self._execute("ALTER DATABASE {} RENAME TO {}", name, other)
+        return other
+
+    def end_sessions(self, name: str) -> int:
+        """Tell all sessions in a database to end; returns how many there were. They take a moment."""
+        query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s"
+        row = self._admin.execute(query, [name]).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def drop(self, name: str) -> None:
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", name)
@@ -59,6 +72,10 @@ class PostgresServer:
 
     def _execute(self, statement: str, *names: str) -> None:
         self._admin.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # type: ignore[arg-type]  # all literals
+
+
+def _new_name() -> str:
+    return f"t_{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager
