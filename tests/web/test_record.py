@@ -10,11 +10,14 @@ import re
 import sqlalchemy as sa
 
 from signoff.approvals import ledger
+from signoff.approvals.questions import A
+from signoff.approvals.standing import D
 from signoff.people.audit import audit
 from signoff.people.chain import LEDGER, seal_pending
 from signoff.people.tokens import create_token
 from signoff.store.tx import Tx
 from signoff.web.pages.record import _details as details_of
+from tests.web.desk import question
 from tests.web.world import Site
 
 
@@ -44,6 +47,27 @@ async def test_the_ledger_is_shown_with_its_seals_and_taken_along(site: Site) ->
         assert [row["actor"] for row in csv.DictReader(io.StringIO(table.text))] == ["ana@example.org"] * 2
         for path in ("/record", "/record/audit", "/record/ledger.csv"):
             assert (await omar.get(path)).status_code == 403
+
+
+async def test_next_to_an_option_stands_what_people_pressed_while_the_question_is_there(site: Site) -> None:
+    run = await site.engine.start(question, "Is it?")
+    await site.question(run)
+    await run.decide("desk/plain", True, option="yes", by="ana@example.org")
+    await site.engine.store.write(seal_pending)
+    async with site.signed_in("ada@example.org") as ada:
+
+        async def labels() -> list[str | None]:
+            assert "As it was written" in (await ada.get("/record")).text
+            (line,) = map(json.loads, (await ada.get("/record/ledger.jsonl")).text.splitlines())
+            (row,) = csv.DictReader(io.StringIO((await ada.get("/record/ledger.csv")).text))
+            assert (line["content"]["option"], row["option"]) == ("yes", "yes")
+            return [line["label"], row["label"]]
+
+        assert await labels() == ["Approve", "Approve"]
+        assert "Approve (yes)" in re.sub("<[^>]+>", "", (await ada.get("/record")).text)
+        await site.engine.store.write(lambda tx: tx.conn.execute(sa.delete(D)).rowcount)
+        await site.engine.store.write(lambda tx: tx.conn.execute(sa.delete(A)).rowcount)
+        assert await labels() == [None, ""]
 
 
 async def test_a_record_that_was_changed_is_said_loudly_and_the_row_is_marked(site: Site) -> None:

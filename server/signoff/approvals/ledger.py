@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -18,8 +18,11 @@ from signoff.people.chain import CHAINS, LEDGER, Verification, row_hash, verify_
 from signoff.people.permissions import require
 from signoff.store.scope import Scope
 from signoff.store.store import Store
+from signoff.store.tables import Approval
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
+
+A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 BATCH: Final = 500  # rows in one read of an export
 Format = Literal["jsonl", "csv"]
@@ -64,7 +67,10 @@ def verify(tx: Tx, scope: Scope) -> Verification:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """One row. `content` says what was asked and shown (by hash), and what was answered; `seal_no` is its place."""
+    """One row. `content` says what was asked and shown (by hash), and what was answered; `seal_no` is its place.
+
+    `label` is no part of it: what people pressed for the option that the content names, while the question has it.
+    """
 
     id: int
     at: datetime
@@ -77,9 +83,10 @@ class LedgerView:
     content_hash: str
     seal_no: int | None
     seal: str | None
+    label: str | None = None
 
 
-_COLUMNS: Final = tuple(LEDGER.c[name] for name in LedgerView.__slots__)
+_COLUMNS: Final = tuple(LEDGER.c[name] for name in LedgerView.__slots__ if name != "label")
 
 
 def ledger_page(tx: Tx, scope: Scope, *, before: int | None = None, limit: int = 50) -> list[LedgerView]:
@@ -88,7 +95,7 @@ def ledger_page(tx: Tx, scope: Scope, *, before: int | None = None, limit: int =
     query = sa.select(*_COLUMNS).where(LEDGER.c.tenant_id == scope.tenant_id)
     if before is not None:
         query = query.where(LEDGER.c.id < before)
-    return [_view(row) for row in tx.conn.execute(query.order_by(LEDGER.c.id.desc()).limit(limit))]
+    return _views(tx, scope, query.order_by(LEDGER.c.id.desc()).limit(limit))
 
 
 def counts(tx: Tx, scope: Scope) -> tuple[int, int]:
@@ -129,11 +136,22 @@ def _rows_after(tx: Tx, scope: Scope, after: int) -> tuple[list[LedgerView], int
     """Sealed rows in their order, which has no gaps; with the last of them, in one look, those that wait for a seal."""
     ours = sa.select(*_COLUMNS).where(LEDGER.c.tenant_id == scope.tenant_id)
     sealed = ours.where(LEDGER.c.seal_no > after).order_by(LEDGER.c.seal_no)
-    rows = [_view(row) for row in tx.conn.execute(sealed.limit(BATCH))]
+    rows = _views(tx, scope, sealed.limit(BATCH))
     if len(rows) == BATCH:
         return rows, rows[-1].seal_no
-    rows += [_view(row) for row in tx.conn.execute(ours.where(LEDGER.c.seal_no.is_(None)).order_by(LEDGER.c.id))]
+    rows += _views(tx, scope, ours.where(LEDGER.c.seal_no.is_(None)).order_by(LEDGER.c.id))
     return rows, None
+
+
+def _views(tx: Tx, scope: Scope, query: sa.Select[Any]) -> list[LedgerView]:
+    rows = [_view(row) for row in tx.conn.execute(query)]
+    chose = sorted({row.approval for row in rows if row.content.get("option")})
+    labels: dict[tuple[str, str], str] = {}
+    for start in range(0, len(chose), BATCH):
+        some = sa.and_(A.c.tenant_id == scope.tenant_id, A.c.public_id.in_(chose[start : start + BATCH]))
+        for public_id, options in tx.conn.execute(sa.select(A.c.public_id, A.c.options).where(some)):
+            labels |= {(public_id, one["name"]): one["label"] for one in json.loads(options or "[]")}
+    return [replace(row, label=labels.get((row.approval, str(row.content.get("option"))))) for row in rows]
 
 
 def _view(row: sa.Row[Any]) -> LedgerView:
@@ -155,7 +173,8 @@ def _as_lines(rows: Iterable[LedgerView]) -> str:
 # What a person looks for in a spreadsheet; the rest of the content stands in the last column.
 _CONTENT: Final = ("ask", "title", "option", "answer", "comment", "on_behalf_of", "revision", "shown")
 CSV_COLUMNS: Final = (
-    "id", "at", "kind", "run", "approval", "actor", "via", *_CONTENT, "content", "content_hash", "seal_no", "seal"
+    "id", "at", "kind", "run", "approval", "actor", "via", *_CONTENT, "content", "content_hash", "seal_no", "seal",
+    "label",
 )  # fmt: skip
 
 
