@@ -275,10 +275,15 @@
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (event.submitter?.getAttribute("aria-disabled") === "true") { event.preventDefault(); return; }
-    if (!("once" in form.dataset)) return;
+    const asks = dialog?.open && dialog.contains(form);
+    if (!("once" in form.dataset)) {
+      if (asks) { event.preventDefault(); inDialog(form, event.submitter); }
+      return;
+    }
     if (form.dataset.sent === "yes") { event.preventDefault(); return; }
     form.dataset.sent = "yes";
-    if ("stay" in form.dataset) { event.preventDefault(); answer(form, event.submitter); }
+    if (asks) { event.preventDefault(); inDialog(form, event.submitter); }
+    else if ("stay" in form.dataset) { event.preventDefault(); answer(form, event.submitter); }
     // After the browser has read the pressed button's value.
     setTimeout(() => { for (const button of buttonsOf(form)) button.disabled = form.dataset.sent === "yes"; });
   });
@@ -286,11 +291,21 @@
   /* Answers are sent from the page, so that it is still there when the server is not. Sent again, an answer that was
      taken all the same leads to its receipt: the server takes none twice. */
   const AWAY = [502, 503, 504];
-  async function answer(form, button) {
+  function written(form, button) {
     $(".away")?.remove();
     const body = new URLSearchParams(new FormData(form));
     if (button?.name) body.append(button.name, button.value);
     document.documentElement.toggleAttribute("data-sending", true);
+    return body;
+  }
+  function show(page) {
+    port?.postMessage({ bye: true });
+    document.open();
+    document.write(page);
+    document.close();
+  }
+  async function answer(form, button) {
+    const body = written(form, button);
     let came, text;
     try {
       came = await fetch(form.action, { method: "POST", body, headers: { "X-Sent-By": "script" } });
@@ -299,10 +314,25 @@
     } catch { away(form, button); return; }
     const next = came.headers.get("X-Next") ?? (came.redirected && came.url);
     if (next) { location.assign(next); return; }
-    port?.postMessage({ bye: true });
-    document.open();  // the page that the answer is: what has to be looked at again, with what was typed
-    document.write(text);
-    document.close();
+    show(text);  // what has to be looked at again, with what was typed
+  }
+  /* A dialog that is refused stays one: what is wrong stands in it, beside what was typed. */
+  async function inDialog(form, button) {
+    const body = written(form, button), reads = form.method === "get";
+    const address = reads ? `${form.action.split("?")[0]}?${body}` : form.action;
+    let came, text;
+    try {
+      came = await fetch(address, { method: form.method, body: reads ? null : body, headers: { "HX-Request": "true" } });
+      if (AWAY.includes(came.status)) throw came;
+      text = await came.text();
+    } catch { away(form, button); return; }
+    if (came.redirected) { location.assign(came.url); return; }
+    if (came.headers.has("HX-Refresh")) { location.reload(); return; }
+    if (/^\s*<!doctype/i.test(text)) { show(text); return; }
+    leaving = false;
+    document.documentElement.toggleAttribute("data-sending", false);
+    dialog.innerHTML = text;
+    ($("[aria-invalid='true'], [data-autofocus]", dialog) ?? $("select, textarea, input:not([type='hidden'])", dialog))?.focus();
   }
   function away(form, button) {
     leaving = false;
@@ -311,7 +341,7 @@
     const line = document.createElement("div"), text = document.createElement("p"), again = document.createElement("button");
     line.className = "away";
     line.setAttribute("role", "alert");
-    text.textContent = "The server cannot be reached, so your answer is not confirmed. What you typed is kept.";
+    text.textContent = `The server cannot be reached, so ${dialog?.contains(form) ? "this" : "your answer"} is not confirmed. What you typed is kept.`;
     again.type = "button";
     again.className = "second";
     again.textContent = "Try again";

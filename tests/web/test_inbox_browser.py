@@ -276,11 +276,15 @@ async def test_a_change_of_who_answers_is_made_in_a_dialog(site: Site, new_page:
     await page.get_by_role("link", name="Let somebody answer for you").click()
     dialog = page.get_by_role("dialog")
     assert await accessibility_faults(page) == []
+    await dialog.get_by_label("Reason").fill("On leave")
     await dialog.get_by_role("button", name="Let them answer").click()
-    await expect(page.get_by_label("Who answers")).to_be_focused()  # what is missing, now on a page of its own
-    await page.get_by_label("Who answers").select_option("user:carl@example.org")
-    await page.get_by_label("Reason").fill("On leave")
-    await page.get_by_role("button", name="Let them answer").click()
+    await expect(dialog.get_by_text("Choose who answers.")).to_be_visible()
+    await expect(dialog.get_by_label("Who answers")).to_be_focused()
+    await expect(dialog.get_by_label("Reason")).to_have_value("On leave")
+    assert page.url == f"{site.address}/approvals/{asked}", "a refused dialog stays one"
+    assert await accessibility_faults(page) == []
+    await dialog.get_by_label("Who answers").select_option("user:carl@example.org")
+    await dialog.get_by_role("button", name="Let them answer").click()
     await expect(page.locator("#thread-list")).to_contain_text("On leave")
     await expect(page.locator("#decision-state")).to_contain_text("You cannot answer this")
 
