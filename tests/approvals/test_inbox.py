@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from signoff import n_of
-from signoff.approvals.decide import check, decide_through
+from signoff.approvals.decide import admit, decide_through
 from signoff.approvals.inbox import Filters, badge, counts, inbox, tabs_of, watch, workflows
 from signoff.approvals.questions import A
 from signoff.engine.outcomes import R
@@ -128,7 +128,7 @@ async def test_the_inbox_and_the_gate_agree_about_everybody(here: World) -> None
         found = []
         for row in tx.conn.execute(sa.select(A).order_by(A.c.id)).all():
             with suppress(Refused):
-                check(tx, scope, tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one(), row)
+                admit(tx, scope, tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one(), row)
                 found.append(row.public_id)
         return found
 

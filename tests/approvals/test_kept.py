@@ -146,18 +146,19 @@ async def test_a_changed_question_is_asked_anew_and_tells_of_the_former(t: TestE
     await t.settle()
     *_, new = await run.approvals()
     assert (new.state, new.facts) == ("open", {"total": 11})
-    former = await t.store.read(lambda tx: kept.former_of(tx, row_id(tx, new.id)))
+    former = await t.store.read(lambda tx: former_of(tx, new.id))
     assert former is not None
     assert (former.kept, former.same, former.row.decided_by) == (False, False, "ana@example.org")
     await t.approve(run, Answer(approved=True, note="eleven"), as_user="ana@example.org")
     *_, second = await run.approvals()
-    told = await t.store.read(lambda tx: kept.former_of(tx, row_id(tx, second.id)))
+    told = await t.store.read(lambda tx: former_of(tx, second.id))
     assert told is not None
     assert told.row.decided_by == "bob@example.org"
 
 
-def row_id(tx: Tx, public_id: str) -> int:
-    return int(tx.conn.execute(sa.select(A.c.id).where(A.c.public_id == public_id)).scalar_one())
+def former_of(tx: Tx, public_id: str) -> kept.Former | None:
+    row = tx.conn.execute(sa.select(A).where(A.c.public_id == public_id)).one()
+    return kept.formers_of(tx, row.tenant_id, A.c.public_id == public_id).get(row.id)
 
 
 async def test_all_are_asked_again_on_request(t: TestEngine, registry: Registry) -> None:
@@ -168,7 +169,7 @@ async def test_all_are_asked_again_on_request(t: TestEngine, registry: Registry)
     await t.settle()
     *_, new = await run.approvals()
     assert new.state == "open"
-    former = await t.store.read(lambda tx: kept.former_of(tx, row_id(tx, new.id)))
+    former = await t.store.read(lambda tx: former_of(tx, new.id))
     assert former is not None
     assert (former.kept, former.same) == (False, True)
     await t.approve(run, Answer(approved=True, note="anew"), as_user="bob@example.org")

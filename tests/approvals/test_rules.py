@@ -257,3 +257,13 @@ def test_without_veto_a_rejection_counts_like_any_other() -> None:
     assert not progress(mixed, [no]).done
     assert progress(mixed, [no, Vote(frozenset([1]), rejects=True)]).vetoed
     assert not progress(all_of(n_of(2, FINANCE), any_of(SECURITY), veto=False), [no]).done
+
+
+def test_of_several_places_each_says_how_many_there_are_of_whom() -> None:
+    rule = all_of(n_of(2, FINANCE), any_of(SECURITY), staged=True)
+    now = progress(rule, [Vote(frozenset([0]))])
+    assert [(part.words, part.have, part.need, part.takes) for part in now.parts] == [
+        ("anyone in finance", 1, 2, True), ("anyone in security", 0, 1, False),
+    ]  # fmt: skip
+    now = progress(rule, [Vote(frozenset([0])), Vote(frozenset([0]))])
+    assert [(part.have, part.takes) for part in now.parts] == [(2, False), (0, True)]

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
+from signoff import Registry, Step, workflow
+from signoff import ask as make_ask
+from signoff.approvals import claims, thread
 from signoff.approvals.decide import decide_through
 from signoff.approvals.inbox import badge, counts, inbox
 from signoff.approvals.questions import ApprovalQuestions
-from signoff.approvals.views import approval_view, approvals_of_run
+from signoff.approvals.views import NOTES, ApprovalView, approval_view, approvals_of_run
 from signoff.people.tenants import ensure_tenant
+from signoff.people.users import find_person
 from signoff.store.scope import Person, Scope
+from signoff.store.tx import Tx
+from signoff.testing import TestEngine
 from signoff.workflow.errors import NotFound, Refused
-from signoff.workflow.registry import Registry
+from tests.engine_usecases.support import statements_of
 from tests.people.world import START, World
 
 
@@ -108,3 +115,50 @@ async def test_every_role_may_look(here: World) -> None:
     ):
         with pytest.raises(Refused):
             await here.store.read(use_case, nobody, *args)  # type: ignore[arg-type]  # several signatures
+
+
+async def test_many_questions_of_a_run_are_read_with_as_many_statements_as_one(
+    t: TestEngine, registry: Registry
+) -> None:
+    plain = make_ask("plain", bool, registry=registry)
+
+    @workflow("many", registry=registry)
+    async def many(step: Step, questions: int) -> int:
+        return sum(await asyncio.gather(*(step.ask(plain, title=f"Is {no} right?") for no in range(questions))))
+
+    await t.open()
+    for name in ("ana", "bob"):
+        await t.add_person(f"{name}@example.org")
+    tenant = t.scope().tenant_id
+    ana, bob = [
+        Scope(tenant, await t.store.read(find_person, tenant, email=f"{name}@example.org")) for name in ("ana", "bob")
+    ]
+    counted = []
+    for questions in (1, 12):
+        run = await t.start(many, questions)
+        await t.settle()
+        for item in await run.approvals():
+            await t.store.write(claims.claim, bob, item.id, via="page")
+            await t.store.write(thread.comment, bob, item.id, "It is.", via="page")
+
+        def read(tx: Tx, of: str = run.id) -> tuple[list[str], list[ApprovalView]]:
+            return statements_of(tx, approvals_of_run, ana, of)
+
+        statements, views = await t.store.read(read)
+        assert [view.title for view in views] == [f"Is {no} right?" for no in range(questions)]
+        assert {view.claimed_by for view in views} == {"bob@example.org"}
+        assert [[note.kind for note in view.notes] for view in views] == [["claim", "comment"]] * questions
+        assert all(view.why_not is not None and view.why_not.reason == "claim" for view in views)
+        counted.append(len(statements))
+    assert counted[1] == counted[0]
+
+
+async def test_of_a_long_thread_the_newest_entries_are_shown(here: World) -> None:
+    ana = await here.add("ana@example.org")
+    asked = await here.ask()
+    for no in range(NOTES + 2):
+        await here.store.write(thread.comment, ana, asked.approval, f"No. {no}", via="page")
+    view = await here.store.read(approval_view, ana, asked.approval, whole_thread=False)
+    assert ([note.text for note in view.notes], view.more_notes) == ([f"No. {no}" for no in range(2, NOTES + 2)], True)
+    whole = await here.store.read(approval_view, ana, asked.approval)
+    assert (len(whole.notes), whole.more_notes) == (NOTES + 2, False)

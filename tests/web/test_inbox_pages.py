@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -79,7 +81,7 @@ async def test_rows_say_all_that_is_needed_to_choose(desk: Site) -> None:
     async with desk.signed_in("ana@example.org") as client:
         page = (await client.get("/approvals")).text
         assert titles(page) == ["Late one", "For finance"], "what is overdue stands first"
-        rows = text_of(page[page.index('<ol class="inbox">') : page.index("</ol>")])
+        rows = text_of(page[page.index('<ol class="inbox" ') : page.index("</ol>")])
         for words in ("was due", "desk/question · k-1 · Omar Lind", "waiting"):
             assert words in rows
         csrf = csrf_of(page)
@@ -160,7 +162,7 @@ async def test_a_gate_without_fields_is_one_press_and_leads_to_the_next(site: Si
         receipt = text_of((await client.get(last.headers["location"])).text)
         assert "You answered" in receipt
         assert re.search(r"Receipt \d+ .*The run (goes on|completed)\.", receipt)
-        assert "step 0" not in receipt, "no numbers of the machine"
+        assert "step 0" not in receipt[: receipt.index("How we got here")], "its own number is for the engine detail"
 
 
 async def test_an_answer_that_a_script_sends_twice_is_taken_once(both_sites: Site) -> None:
@@ -205,6 +207,26 @@ async def test_each_option_says_what_it_does_and_takes_its_own_form(site: Site) 
     assert await run.result(timeout=10) == "changes"
 
 
+async def test_the_engine_detail_is_the_question_as_the_api_gives_it_and_counts_steps_as_it_does(site: Site) -> None:
+    run, asked = await site.order("o-1")
+    async with site.signed_in("ana@example.org") as ana:
+        for answered in (False, True):
+            if answered:
+                ship = {"revision": "1", "f.approved": "true", "f.boxes": "1"}
+                taken = await post(ana, f"/approvals/{asked}", **ship)
+                assert taken.status_code == 303, taken.text
+                await run.result(timeout=10)
+            page = (await ana.get(f"/approvals/{asked}")).text
+            shown = re.search(r'aria-label="The question as JSON"><code>(.*?)</code>', page, re.DOTALL)
+            assert shown is not None
+            as_told = (await ana.get(f"/api/v1/approvals/{asked}", headers=site.bearer("viewer"))).json()
+            told, whole = json.loads(unescape(shown[1])), (await ana.get(f"/approvals/{asked}/question.json")).json()
+            # whoever asks the API here is somebody else
+            assert told | {"why_not": None} == whole | {"why_not": None} == as_told | {"why_not": None}
+        (after,) = [step for step in await run.steps() if step.kind == "action"]
+        assert f"The run went on with “Web: label”. Step {after.no}" in text_of(page)
+
+
 async def test_several_deciders_see_how_far_it_is(site: Site) -> None:
     run = await site.engine.start(expense.options(requester="carl@example.org"), "1,240.00")
     asked = await site.question(run)
@@ -221,6 +243,13 @@ async def test_several_deciders_see_how_far_it_is(site: Site) -> None:
         assert "1 of 3" in text_of((await ada.get("/approvals")).text)
         page = (await omar.get(f"/approvals/{asked}")).text
         assert re.search(r"Ana Moreno\s*: Pay it", text_of(page))
+        assert re.search(
+            r"1 of 2\s*anyone in finance\s*, to come\s*0 of 1\s*omar@example.org\s*, to come", text_of(page)
+        )
+        found = (await ana.get(f"/api/v1/approvals/{asked}", headers=site.bearer("viewer"))).json()
+        assert [(part["words"], part["have"], part["need"]) for part in found["progress"]["parts"]] == [
+            ("anyone in finance", 1, 2), ("omar@example.org", 0, 1),
+        ]  # fmt: skip
         again = await post(ana, f"/approvals/{asked}", revision="1", option="deny", comment="no")
         assert again.status_code == 409
         assert "You decided at" in again.text

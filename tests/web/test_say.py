@@ -78,3 +78,17 @@ def test_json_is_laid_out_and_no_value_changes(text: str) -> None:
     assert json.loads(shown, parse_float=str, parse_int=str) == json.loads(text, parse_float=str, parse_int=str)
     for value in (0.1, 1234567.891, 87.125, 1e22, 3.0):
         assert float(say.plain(value).replace(",", "")) == value
+
+
+def test_data_is_laid_out_whole_or_cut_where_it_is_long() -> None:
+    assert say.laid_out('{"total": 1.50, "no": 123456789012345678901}', 100) == (
+        '{\n  "total": 1.50,\n  "no": 123456789012345678901\n}', False,
+    )  # fmt: skip
+    text, is_cut = say.laid_out(json.dumps({"long": "x" * 9000, "many": list(range(900)), "last": 1}), 2000)
+    assert is_cut
+    shown = json.loads(text)
+    assert shown["long"] == f"{'x' * 400}… (9,000 characters)"
+    assert shown["many"] == [*range(20), "… (900 in all)"]
+    assert shown["last"] == 1
+    text, is_cut = say.laid_out(json.dumps({f"key {no}": no for no in range(5000)}), 2000)
+    assert (len(text), is_cut) == (2001, True)

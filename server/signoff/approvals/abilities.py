@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from signoff.approvals.claims import still_counts
 from signoff.approvals.decide import check
-from signoff.approvals.doors import check_open, person_now
+from signoff.approvals.doors import canceled_steps, check_open, person_now
 from signoff.approvals.eligibility import Find, who_may_answer
 from signoff.approvals.standing import Standing, finder, require_asked, require_seat
 from signoff.engine.outcomes import Row
@@ -39,35 +39,53 @@ class Why:
     text: str
 
 
-def abilities(tx: Tx, scope: Scope, run: Row, row: Row, standing: Standing) -> dict[Doing, Why | None]:
-    """By deed: None where the person may do it now. The deeds themselves check once more when they are done."""
-    find = finder(tx, row.tenant_id)
-    try:
-        person = person_now(tx, scope)
-    except Refused as refusal:
-        return dict.fromkeys(DOINGS, Why(refusal.reason, str(refusal)))
-    return {doing: _why_not(_RULES[doing], _Case(tx, person, run, row, standing, find, doing)) for doing in DOINGS}
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """Somebody who looks at questions of one run: what is asked of the database once for all of them."""
+
+    tx: Tx
+    run: Row
+    person: Person | Refused  # as they are now
+    find: Find
+    canceled: frozenset[int]
+
+    @classmethod
+    def at(cls, tx: Tx, scope: Scope, run: Row) -> Looking:
+        person: Person | Refused
+        try:
+            person = person_now(tx, scope)
+        except Refused as refusal:
+            person = refusal
+        return cls(tx, run, person, finder(tx, run.tenant_id), canceled_steps(tx, run))
+
+    def abilities(self, row: Row, standing: Standing) -> dict[Doing, Why | None]:
+        """By deed: None where the person may do it now. The deeds themselves check once more when they are done."""
+        if isinstance(self.person, Refused):
+            return dict.fromkeys(DOINGS, Why(self.person.reason, str(self.person)))
+        return {doing: _why_not(_RULES[doing], _Case(self, self.person, row, standing, doing)) for doing in DOINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A deed of whoever looks, as they are now."""
+    """A deed of whoever looks."""
 
-    tx: Tx
+    look: Looking
     person: Person
-    run: Row
     row: Row
     standing: Standing
-    find: Find
     doing: Doing
 
     @property
     def scope(self) -> Scope:
         return Scope(self.row.tenant_id, self.person)
 
+    @property
+    def find(self) -> Find:
+        return self.look.find
+
     def needs_open(self) -> None:
         """Refused unless the question can still be answered by somebody."""
-        check_open(self.tx, self.run, self.row)
+        check_open(self.look.tx, self.look.run, self.row, self.look.canceled)
         if self.row.state == "decided":
             raise Refused("already_decided", "This question was answered")
 
@@ -99,7 +117,8 @@ def _why_not(rule: Callable[[_Case], None], case: _Case) -> Why | None:
 
 
 def _decide(case: _Case) -> None:
-    check(case.tx, case.person, case.run, case.row, case.standing, case.find)
+    look = case.look
+    check(look.tx, case.person, look.run, case.row, case.standing, look.find, canceled=look.canceled)
 
 
 def _claim(case: _Case) -> None:
@@ -109,7 +128,7 @@ def _claim(case: _Case) -> None:
     holder = case.row.claimed_by
     if holder == case.person.actor:
         raise Refused("claim", "You work on it already")
-    if holder is not None and still_counts(case.tx, case.row):
+    if holder is not None and still_counts(case.look.tx, case.row, case.standing, case.find):
         raise Refused("claim", f"{holder} works on it; they or an operator can release it")
 
 

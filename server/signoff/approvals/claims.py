@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from signoff.approvals.deeds import is_decider, stand
+from signoff.approvals.deeds import stand
+from signoff.approvals.eligibility import Find
 from signoff.approvals.notes import clean_text, note
 from signoff.approvals.questions import A
+from signoff.approvals.standing import Standing, finder, standing_of, waits_for
 from signoff.engine.outcomes import Row
 from signoff.people.audit import audit
-from signoff.people.users import find_person
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
@@ -56,14 +57,17 @@ def release(tx: Tx, scope: Scope, approval: str, *, via: str, reason: str | None
     audit(tx, held.scope, "approval.release", row.public_id, via=via, detail=data)
 
 
-def still_counts(tx: Tx, row: Row) -> bool:
-    """Whether whoever claimed it can still answer it: rights may have been taken away since."""
+def still_counts(tx: Tx, row: Row, standing: Standing | None = None, find: Find | None = None) -> bool:
+    """Whether whoever claimed it can still answer it: rights may have been taken away since. `standing` and `find`:
+    where they are known already.
+    """
     if row.claimed_by is None:
         return False
     if row.claimed_by.startswith("token:"):
         return True  # until an operator releases it
-    person = find_person(tx, row.tenant_id, email=row.claimed_by)
-    return person is not None and is_decider(tx, row, person)
+    find = finder(tx, row.tenant_id) if find is None else find
+    person = find(row.claimed_by)
+    return person is not None and waits_for(standing or standing_of(tx, row), person, find)
 
 
 def drop(tx: Tx, row: Row, why: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
@@ -121,20 +121,21 @@ def admit(tx: Tx, scope: Scope, run: Row, approval: Row, revision: int | None = 
 
 
 def check(
-    tx: Tx, person: Person, run: Row, approval: Row, standing: Standing, find: Find, revision: int | None = None
-) -> Authority:
-    """The rules that `admit` asks, of a person as they are now; pages ask them too."""
+    tx: Tx, person: Person, run: Row, approval: Row, standing: Standing, find: Find, revision: int | None = None,
+    canceled: Collection[int] | None = None,
+) -> Authority:  # fmt: skip
+    """The rules that `admit` asks, of a person as they are now; pages ask them too. `canceled`: see `check_open`."""
     require(Scope(approval.tenant_id, person), "approval.decide")
     context = {"approval": approval.public_id}
     require_asked(standing, person, find, approval)
-    check_open(tx, run, approval)
+    check_open(tx, run, approval, canceled)
     if revision is not None and revision != approval.revision:
         raise Refused("revision", "The question changed after you opened it; look at it again", **context)
     if approval.state == "decided":
         message = f"{approval.decided_by} answered this question at {approval.closed_at:%Y-%m-%d %H:%M} UTC"
         raise Refused("already_decided", message, by=approval.decided_by, **context)
     authority = require_seat(standing, person, find, approval)
-    if approval.claimed_by not in (None, person.actor) and still_counts(tx, approval):
+    if approval.claimed_by not in (None, person.actor) and still_counts(tx, approval, standing, find):
         message = f"{approval.claimed_by} has claimed this question"
         raise Refused("claim", message, by=approval.claimed_by, **context)
     if approval.claim == "required" and approval.claimed_by != person.actor:

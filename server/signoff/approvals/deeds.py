@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from signoff.approvals.doors import check_open, lock_approval, person_now
-from signoff.approvals.standing import finder, require_asked, require_seat, standing_of
+from signoff.approvals.standing import finder, require_asked, require_seat, standing_of, waits_for
 from signoff.engine.outcomes import Row
 from signoff.people.permissions import Action, may, require
 from signoff.store.scope import Person, Scope
@@ -59,4 +59,4 @@ def is_decider(tx: Tx, row: Row, person: Person) -> bool:
 def deciders(tx: Tx, row: Row, people: Sequence[Person]) -> list[Person]:
     """Those of the people whom the question waits for as it stands now."""
     standing, find = standing_of(tx, row), finder(tx, row.tenant_id)
-    return [one for one in people if standing.question.may(one, find) and standing.seat(one, find) is not None]
+    return [one for one in people if waits_for(standing, one, find)]

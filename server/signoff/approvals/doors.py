@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -66,8 +66,11 @@ def person_now(tx: Tx, scope: Scope) -> Person:
     return Person(live.email, live.name, person.role, live.user_id, live.groups)
 
 
-def check_open(tx: Tx, run: Row, approval: Row) -> None:
-    """Raise `Refused` with `closed` or `deadline` when the question can no longer be answered by anybody."""
+def check_open(tx: Tx, run: Row, approval: Row, canceled: Collection[int] | None = None) -> None:
+    """Raise `Refused` with `closed` or `deadline` when the question can no longer be answered by anybody.
+
+    `canceled`: the run's `canceled_steps`, where they were looked up for several questions.
+    """
     if approval.state == "closed" or (approval.state == "open" and run.state == RunState.FINAL):
         why = REASONS.get(approval.closed_reason or "run_over", "it was closed")
         raise Refused("closed", f"This question is closed: {why}", approval=approval.public_id)
@@ -75,20 +78,28 @@ def check_open(tx: Tx, run: Row, approval: Row) -> None:
         approval.state == "open" and approval.timeout_at is not None and approval.timeout_at <= tx.now
     ):
         raise Refused("deadline", "The deadline of this question has passed", approval=approval.public_id)
-    if approval.state == "open" and _is_canceling(tx, run, approval.step_no):
-        raise Refused("closed", "This question is closed: the run is being canceled", approval=approval.public_id)
+    if approval.state == "open" and run.requested == "cancel":
+        steps = canceled_steps(tx, run, approval.step_no) if canceled is None else canceled
+        if approval.step_no in steps:
+            raise Refused("closed", "This question is closed: the run is being canceled", approval=approval.public_id)
 
 
-def _is_canceling(tx: Tx, run: Row, step_no: int) -> bool:
-    # What a handler asks after it was canceled, while it cleans up, may be answered; what it asked before may not.
+def canceled_steps(tx: Tx, run: Row, step_no: int | None = None) -> frozenset[int]:
+    """The open questions of a run that its cancel request took the sense of, by step; `step_no`: whether this one is.
+
+    What a handler asks after it was canceled, while it cleans up, may be answered; what it asked before may not.
+    """
     if run.requested != "cancel":
-        return False
-    canceled = sa.select(sa.func.max(S.c.outcome_no)).where(
-        S.c.run_id == run.id, S.c.kind == StepKind.CANCEL.value, S.c.retired_in.is_(None)
+        return frozenset()
+    cancel = S.alias()
+    cancel_no = sa.select(sa.func.max(cancel.c.outcome_no)).where(
+        cancel.c.run_id == run.id, cancel.c.kind == StepKind.CANCEL.value, cancel.c.retired_in.is_(None)
     )
-    asked = sa.select(S.c.asked_after).where(S.c.run_id == run.id, S.c.no == step_no)
-    cancel_no, asked_after = tx.conn.execute(canceled).scalar(), tx.conn.execute(asked).scalar_one()
-    return cancel_no is not None and asked_after < cancel_no
+    asked = sa.select(S.c.no).where(S.c.run_id == run.id, S.c.kind == StepKind.ASK.value, S.c.outcome_no.is_(None))
+    asked = asked.where(S.c.asked_after < cancel_no.scalar_subquery())
+    if step_no is not None:
+        asked = asked.where(S.c.no == step_no)
+    return frozenset(tx.conn.execute(asked).scalars())
 
 
 async def through(

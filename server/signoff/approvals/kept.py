@@ -114,16 +114,22 @@ def record(tx: Tx, run: Any, row: Any, former: Former) -> None:
         stuck.refresh(tx, row)
 
 
-def former_of(tx: Tx, approval_id: int) -> Former | None:
-    """What the thread of an approval tells of an earlier round."""
-    told = sa.select(N.c.kind, N.c.data).where(N.c.approval_id == approval_id, N.c.kind.in_(("kept", "again")))
-    entry = tx.conn.execute(told.order_by(N.c.id).limit(1)).first()
-    if entry is None:
-        return None
-    data = json.loads(entry.data)
-    tenant = sa.select(A.c.tenant_id).where(A.c.id == approval_id).scalar_subquery()
-    row = tx.conn.execute(sa.select(A).where(A.c.public_id == data["approval"], A.c.tenant_id == tenant)).first()
-    return None if row is None else Former(row, kept=entry.kind == "kept", same=data["same"])
+def formers_of(tx: Tx, tenant_id: int, which: sa.ColumnElement[bool]) -> dict[int, Former]:
+    """What the threads of approvals (those that `which` says of their table) tell of an earlier round, by row id."""
+    told = sa.select(N.c.approval_id, N.c.kind, N.c.data).join(A, A.c.id == N.c.approval_id)
+    entries: dict[int, Any] = {}
+    for entry in tx.conn.execute(told.where(which, N.c.kind.in_(("kept", "again"))).order_by(N.c.id)):
+        entries.setdefault(entry.approval_id, (entry.kind, json.loads(entry.data)))
+    named = sorted({data["approval"] for _, data in entries.values()})
+    rows: dict[str, Any] = {}
+    for at in range(0, len(named), _BATCH):
+        found = sa.select(A).where(A.c.public_id.in_(named[at : at + _BATCH]), A.c.tenant_id == tenant_id)
+        rows |= {row.public_id: row for row in tx.conn.execute(found)}
+    return {
+        approval_id: Former(rows[data["approval"]], kept=kind == "kept", same=data["same"])
+        for approval_id, (kind, data) in entries.items()
+        if data["approval"] in rows
+    }
 
 
 def _of_round(tx: Tx, run: Any) -> dict[str, list[int]]:

@@ -13,11 +13,12 @@ import sqlalchemy as sa
 from signoff.people.canonical import canonical, storable
 from signoff.people.users import U
 from signoff.store.scope import Scope
-from signoff.store.tables import ApprovalNote
+from signoff.store.tables import Approval, ApprovalNote
 from signoff.store.tx import Tx
 from signoff.workflow.errors import FieldError, InvalidInput
 
-N = ApprovalNote.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+N = ApprovalNote.__table__  # type: ignore[attr-defined]
 
 MAX_TEXT: Final = 10_000  # characters
 
@@ -46,10 +47,24 @@ def notes_of(tx: Tx, approval_id: int, kinds: Iterable[str] | None = None) -> li
     )
     if kinds is not None:
         query = query.where(N.c.kind.in_(list(kinds)))
-    return [
-        NoteView(row.id, row.at, row.actor, row.name or row.actor, row.via, row.kind, row.text, _data(row.data))
-        for row in tx.conn.execute(query)
-    ]
+    return [_view(row) for row in tx.conn.execute(query)]
+
+
+def threads_of(tx: Tx, which: sa.ColumnElement[bool], newest: int | None = None) -> dict[int, list[NoteView]]:
+    """The threads of approvals (those that `which` says of their table) by row id, oldest entries first. `newest`: no
+    more than so many entries in all.
+    """
+    query = (
+        sa.select(N.c.approval_id, N.c.id, N.c.at, N.c.actor, U.c.name, N.c.via, N.c.kind, N.c.text, N.c.data)
+        .join(A, A.c.id == N.c.approval_id)
+        .outerjoin(U, U.c.email == N.c.actor)
+        .where(which)
+        .order_by(N.c.id.desc())
+    )
+    found: dict[int, list[NoteView]] = {}
+    for row in reversed(tx.conn.execute(query.limit(newest)).all()):
+        found.setdefault(row.approval_id, []).append(_view(row))
+    return found
 
 
 def note(
@@ -92,6 +107,10 @@ def clean_text(text: str | None, field: str) -> str:
         problem = f"at most {MAX_TEXT} characters, and it has {len(cleaned)}"
         raise InvalidInput("That is too long", [FieldError((field,), problem)])
     return cleaned
+
+
+def _view(row: Any) -> NoteView:
+    return NoteView(row.id, row.at, row.actor, row.name or row.actor, row.via, row.kind, row.text, _data(row.data))
 
 
 def _data(text: str | None) -> dict[str, Any]:

@@ -35,6 +35,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A leaf of the rule as it stands. `takes`: a further person could decide for it now."""
+
+    words: str  # "anyone in finance"
+    have: int
+    need: int
+    takes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a rule has come."""
 
@@ -45,6 +55,7 @@ class Progress:
     text: str  # "1 of 2"
     open_places: tuple[Place, ...]
     counts_for: tuple[int | None, ...]  # by vote: the leaf whose place it fills now
+    parts: tuple[Part, ...]  # all leaves, in the order in which they are written
 
     @property
     def open_parts(self) -> frozenset[int]:
@@ -73,13 +84,15 @@ def progress(rule: Rule | None, votes: Sequence[Vote], whom: Sequence[Sequence[S
     have = sum(leaf is not None for leaf in filling)
     vetoed = any(vote.rejects and any(leaves[part].veto for part in vote.parts) for vote in votes)
     done = vetoed or have == need
-    places = []
+    places, parts = [], []
     for part, leaf in enumerate(leaves):
-        missing = leaf.size - filling.count(part)
-        if not done and part in enabled and _has_room(part, leaves, votes, filling):
-            who = leaf.selectors if whom is None else tuple(whom[part])
-            places.append(Place(part, who, who_may_answer(who), missing))
-    return Progress(done, vetoed, have, need, f"{have} of {need}", tuple(places), tuple(filling))
+        who = leaf.selectors if whom is None else tuple(whom[part])
+        words, filled = who_may_answer(who), filling.count(part)
+        takes = not done and part in enabled and _has_room(part, leaves, votes, filling)
+        parts.append(Part(words, filled, leaf.size, takes))
+        if takes:
+            places.append(Place(part, who, words, leaf.size - filled))
+    return Progress(done, vetoed, have, need, f"{have} of {need}", tuple(places), tuple(filling), tuple(parts))
 
 
 def _leaves(rule: Rule) -> list[_Leaf]:

@@ -117,9 +117,14 @@ def finder(tx: Tx, tenant_id: int) -> Find:
     return functools.cache(lambda email: find_person(tx, tenant_id, email=email))
 
 
+def waits_for(standing: Standing, person: Person, find: Find) -> bool:
+    """Whether the question waits for this person as it stands now."""
+    return standing.question.may(person, find) and standing.seat(person, find) is not None
+
+
 def candidates(tx: Tx, approval: Any, standing: Standing | None = None) -> list[Person]:
     """The members who could decide an open approval now, by name."""
     stands = standing_of(tx, approval) if standing is None else standing
     members = people(tx, approval.tenant_id)
     find = {person.email: person for person in members}.get
-    return [person for person in members if stands.question.may(person, find) and stands.seat(person, find) is not None]
+    return [person for person in members if waits_for(stands, person, find)]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from signoff.approvals.abilities import Doing, Why, abilities
+from signoff.approvals.abilities import Doing, Looking, Why
 from signoff.approvals.body import render_body
 from signoff.approvals.eligibility import selectors, who_may_answer
 from signoff.approvals.inbox import DEF, business_key, names_of
-from signoff.approvals.kept import former_of
-from signoff.approvals.notes import NoteView, notes_of
+from signoff.approvals.kept import Former, formers_of
+from signoff.approvals.notes import NoteView, notes_of, threads_of
 from signoff.approvals.questions import REASONS, A
-from signoff.approvals.standing import D, standing_of
+from signoff.approvals.rules import Part
+from signoff.approvals.standing import D, stands
 from signoff.engine.lookup import find_run
 from signoff.engine.outcomes import R, Row
 from signoff.people.canonical import nameable
@@ -27,6 +29,8 @@ from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
 from signoff.workflow.selectors import Selector
+
+NOTES: Final = 50  # entries of a thread that are shown at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,13 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """How far the rule has come. `waits_for`: whose decisions are missing, in words."""
+    """How far the rule has come. `waits_for`: whose decisions are missing, in words; `parts`: how many of whom."""
 
     have: int
     need: int
     text: str  # "1 of 2"
     waits_for: str
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,6 @@ class ApprovalView:
     title: str
     body_html: str  # sanitised
     facts: dict[str, Any]
-    facts_json: str  # as it was written, for showing it as it is
     schema: dict[str, Any]
     options: list[OptionView]
     sensitive: bool
@@ -139,6 +143,7 @@ class ApprovalView:
     progress: ProgressView
     escalate_to: str  # who is asked besides when it is escalated, in words; empty: nobody
     notes: list[NoteView]  # comments and changes, oldest first
+    more_notes: bool  # there are older ones
     can: dict[Doing, Why | None]  # what the person who looks may do, and else why not
     changed: ChangedView | None  # what changed since the person decided
     former: FormerView | None  # what was answered in an earlier round of the run
@@ -154,42 +159,90 @@ class ApprovalView:
         return next((one for one in reversed(self.decisions) if not one.lapsed), None)
 
 
-def approval_view(tx: Tx, scope: Scope, approval: str) -> ApprovalView:
-    """One approval by its public id. `NotFound` for an unknown one and for another tenant's."""
+def approval_view(tx: Tx, scope: Scope, approval: str, *, whole_thread: bool = True) -> ApprovalView:
+    """One approval by its public id; without `whole_thread` with the newest `NOTES` entries of its thread. `NotFound`
+    for an unknown one and for another tenant's.
+    """
     require(scope, "approval.view")
-    found = _select(tx, scope, A.c.public_id == approval) if nameable(approval) else []
+    which = sa.and_(A.c.tenant_id == scope.tenant_id, A.c.public_id == approval)
+    found = _select(tx, which) if nameable(approval) else []
     if not found:
         raise NotFound(f"There is no approval {approval}", approval=approval)
-    return _view(tx, scope, found[0])
+    run = tx.conn.execute(sa.select(R).where(R.c.id == found[0].run_id)).one()
+    return _views(tx, scope, run, found, which, None if whole_thread else NOTES)[0]
 
 
 def approvals_of_run(tx: Tx, scope: Scope, run: str) -> list[ApprovalView]:
-    """All approvals of a run (a public id) in the order in which they were asked for."""
+    """All approvals of a run (a public id) in the order in which they were asked for. So many questions cost no more
+    queries than one.
+    """
     require(scope, "approval.view")
-    found = _select(tx, scope, A.c.run_id == find_run(tx, scope, run).id)
-    return [_view(tx, scope, row) for row in found]
+    row = find_run(tx, scope, run)
+    which = sa.and_(A.c.tenant_id == scope.tenant_id, A.c.run_id == row.id)
+    return _views(tx, scope, row, _select(tx, which), which)
 
 
-def _select(tx: Tx, scope: Scope, which: sa.ColumnElement[bool]) -> list[Row]:
+def _select(tx: Tx, which: sa.ColumnElement[bool]) -> list[Row]:
     query = (
         sa.select(A, R.c.public_id.label("run"), DEF.c.name.label("workflow"), business_key().label("business_key"))
         .join(R, R.c.id == A.c.run_id)
         .join(DEF, DEF.c.id == R.c.definition_id)
-        .where(A.c.tenant_id == scope.tenant_id, which)
+        .where(which)
         .order_by(A.c.id)
     )
     return list(tx.conn.execute(query))
 
 
-def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
-    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= tx.now
+def _views(
+    tx: Tx, scope: Scope, run: Row, rows: Sequence[Row], which: sa.ColumnElement[bool], notes: int | None = None
+) -> list[ApprovalView]:
+    """Of questions of one run, which are all that `which` finds. `notes`: of one question, how many entries of its
+    thread at most.
+    """
+    if not rows:
+        return []
+    look = Looking.at(tx, scope, run)
+    names = names_of(tx, [actor for row in rows for actor in (row.requester, row.claimed_by)])
+    decisions = _decisions(tx, which)
+    threads = threads_of(tx, which, None if notes is None else notes + 1)
+    formers = formers_of(tx, scope.tenant_id, which) if run.generation > 1 else {}
+    asked_again = [one.row.id for one in formers.values() if not one.kept]
+    before = _decisions(tx, A.c.id.in_(asked_again)) if asked_again else {}
+    views = []
+    for row in rows:
+        given, thread, former = decisions.get(row.id, []), threads.get(row.id, []), formers.get(row.id)
+        counted = before.get(former.row.id, []) if former is not None and not former.kept else given
+        views.append(
+            _view(
+                look,
+                row,
+                names,
+                given,
+                thread if notes is None else thread[-notes:],
+                more=notes is not None and len(thread) > notes,
+                changed=_changed(tx, scope.actor, row, given, thread, whole=notes is None),
+                former=_former(former, counted),
+            )
+        )
+    return views
+
+
+def _view(
+    look: Looking,
+    row: Row,
+    names: Mapping[str, str],
+    given: Sequence[_Given],
+    notes: list[NoteView],
+    *,
+    more: bool,
+    changed: ChangedView | None,
+    former: FormerView | None,
+) -> ApprovalView:
+    late = row.state == "open" and row.timeout_at is not None and row.timeout_at <= look.tx.now
     state = "expired" if late else row.state
-    names = names_of(tx, (row.requester, row.claimed_by))
     reminders = json.loads(row.reminders) if row.reminders else []
-    standing = standing_of(tx, row)
+    standing = stands(row, [one.row for one in given if not one.view.lapsed])
     now = standing.progress
-    run = tx.conn.execute(sa.select(R).where(R.c.id == row.run_id)).one()
-    decisions, notes = _decisions(tx, row), notes_of(tx, row.id)
     return ApprovalView(
         id=row.public_id,
         run=row.run,
@@ -200,7 +253,6 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
         title=row.title,
         body_html=render_body(row.body),
         facts=json.loads(row.facts),
-        facts_json=row.facts,
         schema=json.loads(row.schema),
         options=[_option(raw) for raw in json.loads(row.options or "[]")],
         sensitive=row.sensitive,
@@ -229,13 +281,14 @@ def _view(tx: Tx, scope: Scope, row: Row) -> ApprovalView:
         stuck=row.stuck if state == "open" else None,
         revision=row.revision,
         content_hash=row.content_hash,
-        decisions=decisions,
-        progress=ProgressView(now.have, now.need, now.text, now.waits_for),
+        decisions=[one.view for one in given],
+        progress=ProgressView(now.have, now.need, now.text, now.waits_for, now.parts),
         escalate_to=who_may_answer(selectors(row.escalate_to)) if row.escalate_to else "",
         notes=notes,
-        can=abilities(tx, scope, run, row, standing),
-        changed=_changed(scope, decisions, notes),
-        former=_former(tx, row, decisions),
+        more_notes=more,
+        can=look.abilities(row, standing),
+        changed=changed,
+        former=former,
     )
 
 
@@ -251,29 +304,43 @@ def _option(raw: dict[str, Any]) -> OptionView:
     )  # fmt: skip
 
 
-def _decisions(tx: Tx, approval: Row) -> list[DecisionView]:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A decision: as it is shown, and as the rule counts it."""
+
+    view: DecisionView
+    row: Row
+
+
+def _decisions(tx: Tx, which: sa.ColumnElement[bool]) -> dict[int, list[_Given]]:
+    """The decisions on approvals, by row id, in the order in which they were given."""
     query = (
         sa.select(D, U.c.name, LEDGER.c.content)
+        .join(A, A.c.id == D.c.approval_id)
         .join(LEDGER, LEDGER.c.id == D.c.ledger_id)
         .outerjoin(U, U.c.email == D.c.person)
-        .where(D.c.approval_id == approval.id)
+        .where(which)
         .order_by(D.c.id)
     )
-    # The ledger has the answer as it was given and without its secrets; the decision has it as the run gets it.
-    return [
-        DecisionView(
+    found: dict[int, list[_Given]] = {}
+    for row in tx.conn.execute(query):
+        # The ledger has the answer as it was given and without its secrets; the decision has it as the run gets it.
+        view = DecisionView(
             row.person, row.name or row.person, row.at, row.via, json.loads(row.content).get("answer"), row.comment,
             row.revision, row.ledger_id, row.option, row.rejects, row.on_behalf_of, row.lapsed_at is not None,
-        )
-        for row in tx.conn.execute(query)
-    ]  # fmt: skip
+        )  # fmt: skip
+        found.setdefault(row.approval_id, []).append(_Given(view, row))
+    return found
 
 
-def _changed(scope: Scope, decisions: list[DecisionView], notes: list[NoteView]) -> ChangedView | None:
-    mine = [one for one in decisions if one.person == scope.actor]
+def _changed(
+    tx: Tx, actor: str, row: Row, given: Sequence[_Given], thread: list[NoteView], *, whole: bool
+) -> ChangedView | None:
+    mine = [one.view for one in given if one.view.person == actor]
     if not mine or not mine[-1].lapsed:
         return None
     # The first change after the decision holds what the person had before them.
+    notes = thread if whole else notes_of(tx, row.id, ("change",))
     note = next((item for item in notes if item.kind == "change" and item.at >= mine[-1].at), None)
     if note is None:
         return None
@@ -281,9 +348,9 @@ def _changed(scope: Scope, decisions: list[DecisionView], notes: list[NoteView])
     return ChangedView(note.at, mine[-1], was.get("title"), was.get("body"), was.get("facts"))
 
 
-def _former(tx: Tx, row: Row, decisions: list[DecisionView]) -> FormerView | None:
-    found = former_of(tx, row.id)
+def _former(found: Former | None, given: Sequence[_Given]) -> FormerView | None:
+    """`given`: the decisions that it tells of, whose own they are where they were kept."""
     if found is None:
         return None
-    given = decisions if found.kept else [one for one in _decisions(tx, found.row) if not one.lapsed]
-    return FormerView(given, found.kept, found.same, found.row.title) if given else None
+    told = [one.view for one in given if found.kept or not one.view.lapsed]
+    return FormerView(told, found.kept, found.same, found.row.title) if told else None

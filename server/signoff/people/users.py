@@ -276,22 +276,24 @@ def people(tx: Tx, tenant_id: int) -> list[Person]:
     return _people(tx, tenant_id, [])
 
 
-def approvers(tx: Tx, tenant_id: int, find: str = "", *, limit: int | None = None) -> list[Person]:
+def approvers(tx: Tx, tenant_id: int, find: str = "", *, limit: int | None = None, offset: int = 0) -> list[Person]:
     """Active members who may answer questions, by name. Each word of `find` is looked for in address and name."""
     if not is_storable(find):
         return []
     where = [M.c.role.in_(ROLES[ROLES.index("approver") :]), *(sa.or_(*_named(word)) for word in find.split())]
-    return _people(tx, tenant_id, where, limit)
+    return _people(tx, tenant_id, where, limit, offset)
 
 
-def _people(tx: Tx, tenant_id: int, where: Iterable[sa.ColumnElement[bool]], limit: int | None = None) -> list[Person]:
+def _people(
+    tx: Tx, tenant_id: int, where: Iterable[sa.ColumnElement[bool]], limit: int | None = None, offset: int = 0
+) -> list[Person]:
     query = (
         sa.select(U.c.id, U.c.email, U.c.name, M.c.role)
         .join(M, M.c.user_id == U.c.id)
         .where(M.c.tenant_id == tenant_id, U.c.active, *where)
         .order_by(U.c.name, U.c.email)
     )
-    found = tx.conn.execute(query.limit(limit)).all()
+    found = tx.conn.execute(query.limit(limit).offset(offset)).all()
     groups = _groups_by_user(tx, tenant_id, None if limit is None else [row.id for row in found])
     return [Person(row.email, row.name, row.role, row.id, frozenset(groups.get(row.id, ()))) for row in found]
 

@@ -9,11 +9,13 @@ from litestar import Request, get, post
 from litestar.datastructures import State
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody
+from litestar.serialization import encode_json
 from pydantic import BaseModel, ConfigDict, Field
 
 from signoff.approvals.abilities import Doing
 from signoff.approvals.inbox import Tab, inbox
 from signoff.approvals.notes import MAX_TEXT
+from signoff.approvals.views import ApprovalView
 from signoff.store.scope import Scope
 from signoff.web.addresses import name_of
 from signoff.web.backend import Backend
@@ -154,13 +156,23 @@ class FormerBody(_View):
     title: str
 
 
+class PartBody(_View):
+    """A part of the rule: how many decisions of whom. `takes`: a further one would count for it now."""
+
+    words: str
+    have: int
+    need: int
+    takes: bool
+
+
 class ProgressBody(_View):
-    """How many decisions there are of how many; `waits_for`: whose are missing, in words."""
+    """How many decisions there are of how many; `waits_for`: whose are missing, in words; `parts`: how many of whom."""
 
     have: int
     need: int
     text: str
     waits_for: str
+    parts: list[PartBody]
 
 
 class OptionBody(_View):
@@ -178,7 +190,9 @@ class OptionBody(_View):
 
 
 class ApprovalBody(_View):
-    """A question as it is now. `why_not`: why whoever asks may not answer it; null: they may."""
+    """A question as it is now. `why_not`: why whoever asks may not answer it; null: they may. `notes` are the newest
+    of its thread, oldest first; `more_notes`: there are older ones.
+    """
 
     id: str
     run: str
@@ -217,7 +231,13 @@ class ApprovalBody(_View):
     decisions: list[DecisionBody]
     former: FormerBody | None
     notes: list[NoteBody]
+    more_notes: bool
     why_not: WhyBody | None
+
+
+def as_json(item: ApprovalView) -> bytes:
+    """A question just as `GET /approvals/{approval}` answers it."""
+    return encode_json(ApprovalBody.model_validate(item).model_dump(mode="json"))
 
 
 class ReceiptBody(_View):
@@ -250,8 +270,9 @@ def _backend(request: ApiRequest) -> Backend:
     return cast(Backend, request.app.state.backend)
 
 
-async def _look(request: ApiRequest, approval: str) -> ApprovalBody:
-    return ApprovalBody.model_validate(await _backend(request).approval(request.user, name_of(approval)))
+async def _look(request: ApiRequest, approval: str, *, whole_thread: bool = False) -> ApprovalBody:
+    item = await _backend(request).approval(request.user, name_of(approval), whole_thread=whole_thread)
+    return ApprovalBody.model_validate(item)
 
 
 async def _do(request: ApiRequest, doing: Doing, approval: str, **arguments: Any) -> ApprovalBody:
@@ -270,9 +291,11 @@ async def list_approvals(
 
 
 @get("/approvals/{approval:str}", responses=PROBLEMS, summary="Look at a question", operation_id="getApproval")
-async def get_approval(request: ApiRequest, approval: FromPath[str]) -> ApprovalBody:
-    """The question with its decisions and its thread."""
-    return await _look(request, approval)
+async def get_approval(
+    request: ApiRequest, approval: FromPath[str], thread: FromQuery[Literal["newest", "all"]] = "newest"
+) -> ApprovalBody:
+    """The question with its decisions and the newest entries of its thread, or with all of them."""
+    return await _look(request, approval, whole_thread=thread == "all")
 
 
 def _told(deed: str, summary: str) -> dict[str, Any]:

@@ -39,6 +39,7 @@ STEPS_SHOWN = 200
 LOGS_SHOWN = 200
 EVENTS_SHOWN = 200
 ROWS = 50
+LOOKED_AT = 200  # people at a time, of whom those are shown who are not asked anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +280,8 @@ class Backend:
     async def badge(self, scope: Scope) -> int:
         return await self.store.read(boxes.badge, scope)
 
-    async def approval(self, scope: Scope, approval: str) -> approvals.ApprovalView:
-        return await self.store.read(approvals.approval_view, scope, approval)
+    async def approval(self, scope: Scope, approval: str, *, whole_thread: bool = False) -> approvals.ApprovalView:
+        return await self.store.read(approvals.approval_view, scope, approval, whole_thread=whole_thread)
 
     async def outlook(self, scope: Scope, approval: str) -> Outlook:
         return await self.store.read(outlook, scope, approval)
@@ -374,9 +375,15 @@ def _whom_to_ask(tx: Tx, scope: Scope, find: str, besides: str | None) -> WhomTo
         query = query.where(*(users.G.c.name.icontains(word, autoescape=True) for word in find.split()))
         names = list(tx.conn.execute(query.limit(most)).scalars()) if is_storable(find) else []
         return WhomToAsk(able[:ROWS], names[:ROWS], len(able) == most or len(names) == most)
-    able = users.approvers(tx, scope.tenant_id, find)
-    asked = {person.email for person in deciders(tx, find_approval(tx, scope, besides), able)}
-    others = [person for person in able if person.email not in asked]
+    row, start = find_approval(tx, scope, besides), 0
+    others: list[Person] = []
+    while len(others) < most:
+        able = users.approvers(tx, scope.tenant_id, find, limit=LOOKED_AT, offset=start)
+        asked = {person.email for person in deciders(tx, row, able)}
+        others += [person for person in able if person.email not in asked]
+        start += LOOKED_AT
+        if len(able) < LOOKED_AT:
+            break
     return WhomToAsk(others[:ROWS], [], len(others) > ROWS)
 
 

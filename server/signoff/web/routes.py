@@ -37,6 +37,7 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /approvals/rows": "approval.view",
     "GET /approvals/{approval}": "approval.view",
     "GET /approvals/{approval}/state": "approval.view",
+    "GET /approvals/{approval}/question.json": "approval.view",
     "POST /approvals/{approval}": "approval.decide",
     "GET /approvals/{approval}/{deed}": "approval.view",  # what it would do, and who may
     "POST /approvals/{approval}/{deed}": {

@@ -213,6 +213,31 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def laid_out(text: str, most: int) -> tuple[str, bool]:
+    """JSON text laid out in about `most` characters, and whether something was cut for that: long values first."""
+    if len(text) <= most and len(whole := relayout(text)) <= most:
+        return whole, False
+    value, short = json.loads(text), ""
+    for characters, items in ((400, 20), (120, 8), (40, 3)):
+        short = json.dumps(_cut(value, characters, items), indent=2, ensure_ascii=False)
+        if len(short) <= most:
+            return short, True
+    return f"{short[:most]}…", True
+
+
+def _cut(value: Any, characters: int, items: int) -> Any:
+    match value:
+        case str() if len(value) > characters:
+            return f"{value[:characters]}… ({len(value):,} characters)"
+        case list():
+            more = [f"… ({len(value):,} in all)"] if len(value) > items else []
+            return [_cut(item, characters, items) for item in value[:items]] + more
+        case dict():
+            return {key: _cut(item, characters, items) for key, item in value.items()}
+        case _:
+            return value
+
+
 def plain(value: Any) -> str:
     """A fact's value as a person reads it."""
     match value:

@@ -18,11 +18,15 @@ from signoff.approvals.outlook import Outlook
 from signoff.approvals.views import ApprovalView, DecisionView
 from signoff.web import forms, say
 from signoff.web.addresses import name_of, number_of
+from signoff.web.api_approvals import as_json
 from signoff.web.backend import Inbox
 from signoff.web.pages import AnyRequest, backend_of, fragment, redirect, render, scope_of, send_fragment
 from signoff.web.pages.choices import Choice, choices_of, chosen, told
 from signoff.web.pages.inbox import Asked, chips_of, list_of, next_of, read_list
 from signoff.workflow.errors import LimitExceeded, NotFound, Refused
+
+# Characters of the question as data: the page is small, and whoever wants it whole has it as a file.
+DATA_SHOWN = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,19 @@ async def approval_page(request: AnyRequest, approval: FromPath[str]) -> Respons
 async def _open(request: AnyRequest, approval: str) -> tuple[ApprovalView, DraftView | None]:
     """A question, with what the person typed for it and did not send, also when it is over by now."""
     backend, scope = backend_of(request), scope_of(request)
-    item = await backend.approval(scope, approval)
+    item = await backend.approval(scope, approval, whole_thread=_whole_thread(request))
     return item, await backend.draft(scope, approval_key(approval))
+
+
+def _whole_thread(request: AnyRequest) -> bool:
+    return request.query_params.get("thread") == "all"
 
 
 @get("/approvals/{approval:str}/state")
 async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Response[Any]:
     """What became of the question while the page was open; what was typed there stays."""
     asked = Asked.of(request)
-    item = await backend_of(request).approval(scope_of(request), name_of(approval))
+    item = await backend_of(request).approval(scope_of(request), name_of(approval), whole_thread=_whole_thread(request))
     seen = number_of(request.query_params.get("revision", ""))
     revision = item.revision if seen is None else seen
     following = None
@@ -74,6 +82,14 @@ async def approval_state(request: AnyRequest, approval: FromPath[str]) -> Respon
         following = next_of((await read_list(request, asked)).rows, item.id)
     outlook = await backend_of(request).outlook(scope_of(request), item.id) if item.state == "decided" else None
     return send_fragment(request, _state(request, asked, item, revision, following, outlook, live=True))
+
+
+@get("/approvals/{approval:str}/question.json")
+async def question_file(request: AnyRequest, approval: FromPath[str]) -> Response[bytes]:
+    """The whole question as the API gives it, as a file."""
+    item = await backend_of(request).approval(scope_of(request), name_of(approval), whole_thread=True)
+    headers = {"content-disposition": f'attachment; filename="{item.id}.json"'}
+    return Response(as_json(item), media_type="application/json", headers=headers)
 
 
 @post("/approvals/{approval:str}")
@@ -184,9 +200,11 @@ async def _page(
             former = await backend.approval(scope, receipt)
     following = next_of(inbox.rows, item.id)
     seen = item.revision if problem is None or problem.revision is None else problem.revision
+    data, is_cut = say.laid_out(as_json(item).decode(), DATA_SHOWN)
     return await _render(request, asked, inbox, item.id, {
         "item": item, "choices": choices, "outlook": outlook, "following": following,
         "problem": problem, "draft": draft, "draft_key": approval_key(item.id), "form_action": asked.item(item.id),
+        "data": data, "data_is_cut": is_cut,
         "kept": item.why_not is not None and (problem is not None or draft is not None), "of_list": of_list,
         "state": _state(request, asked, item, seen, following, outlook),
         "former_answer": told(item, item.former.decisions[-1]) if item.former else [],
@@ -232,6 +250,7 @@ def _state(
     return fragment(
         request, "approvals/_state.html", item=item, asked=asked, seen=seen, over=over, following=following,
         decided=decided, actor=scope.actor, live=live, outlook=outlook,
+        thread="all" if _whole_thread(request) else "",
     )  # fmt: skip
 
 
@@ -240,4 +259,4 @@ def _lines(item: ApprovalView, actor: str) -> list[tuple[str, str]]:
     return told(item, mine) if mine is not None else []
 
 
-HANDLERS = [inbox_page, approval_page, approval_state, decide]
+HANDLERS = [inbox_page, approval_page, approval_state, question_file, decide]
