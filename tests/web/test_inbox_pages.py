@@ -15,8 +15,12 @@ import pytest_asyncio
 import sqlalchemy as sa
 
 from signoff.approvals.questions import A
+from signoff.approvals.thread import comment
+from signoff.approvals.views import NOTES
 from signoff.people import groups, users
+from signoff.store.scope import Scope
 from signoff.store.tx import Tx
+from signoff.web import backend
 from tests.web.desk import expense, publish, question
 from tests.web.world import PEOPLE, Site, csrf_of, eventually
 
@@ -314,9 +318,35 @@ async def test_changes_of_who_answers_are_made_with_a_reason(site: Site) -> None
         assert "on behalf of" in text_of((await ana.get(f"/approvals/{asked}")).text)
 
 
-async def test_among_many_whom_to_ask_is_found_by_name(both_sites: Site) -> None:
+async def test_of_a_long_thread_the_newest_entries_stand_on_the_page_and_all_on_request(site: Site) -> None:
+    asked = await asks(site, "Long?")
+    scope = site.engine.scope()
+    ana = Scope(
+        scope.tenant_id, await site.engine.store.read(users.find_person, scope.tenant_id, email="ana@example.org")
+    )
+
+    def talk(tx: Tx) -> None:
+        for no in range(NOTES + 1):
+            comment(tx, ana, asked, f"No. {no}!", via="page")
+
+    await site.engine.store.write(talk)
+    async with site.signed_in("ana@example.org") as client:
+        newest, whole = [(await client.get(f"/approvals/{asked}{query}")).text for query in ("", "?thread=all")]
+        assert (newest.count('class="note-comment"'), "No. 0!" in newest) == (NOTES, False)
+        assert f'href="/approvals/{asked}?thread=all#thread"' in newest
+        assert (whole.count('class="note-comment"'), "No. 0!" in whole) == (NOTES + 1, True)
+        live = re.search(r'id="decision-state"[^>]*hx-get="([^"]+)"', whole)
+        assert live is not None
+        assert "No. 0!" in (await client.get(unescape(live[1]))).text, "what comes live is the whole thread too"
+        for query, count in (("", NOTES), ("?thread=all", NOTES + 1)):
+            told = (await client.get(f"/api/v1/approvals/{asked}{query}", headers=site.bearer("viewer"))).json()
+            assert (len(told["notes"]), told["more_notes"]) == (count, count == NOTES)
+
+
+async def test_among_many_whom_to_ask_is_found_by_name(both_sites: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dialog with everybody in it would be as large as the firm."""
     site = both_sites
+    monkeypatch.setattr(backend, "LOOKED_AT", 7)  # they are looked at in parts
 
     def hire(tx: Tx) -> None:
         for no in range(60):

@@ -34,7 +34,7 @@ async def test_enter_decides_nothing_and_loses_nothing_and_a_date_stays_that_day
     await page.get_by_role("button", name="Approve").click()
     await expect(page.get_by_text("You answered")).to_be_visible()
     assert await run.result(timeout=15) == Visit(approved=True, day=date(2026, 12, 24), note="typed to the end")
-    await expect(page.get_by_text("typed to the end")).to_be_visible()
+    await expect(page.get_by_text("typed to the end", exact=True)).to_be_visible()
 
 
 async def test_of_a_claim_and_an_answer_at_once_one_is_told_why_not(site: Site, new_page: Pages) -> None:
