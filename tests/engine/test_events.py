@@ -619,3 +619,29 @@ async def test_a_run_that_somebody_holds_keeps_no_other_send_waiting(postgres_ur
         await conn.close()
         await late
         assert await held.result(timeout=WAIT) == 1
+
+
+async def test_of_runs_that_begin_to_wait_together_each_gets_what_was_sent_to_it_before(
+    t: TestEngine, registry: Registry
+) -> None:
+    number, other = event("number", int, registry=registry), event("other", int, registry=registry)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> list[int]:
+        await step.sleep(60)
+        # two at once, of which the first gets the earlier event
+        return list(await asyncio.gather(step.await_event(number), step.await_event(number)))
+
+    await t.open()
+    runs = await asyncio.gather(*(t.start(w) for _ in range(30)))
+    for at, run in enumerate(runs):
+        for n in range(at % 3):
+            await run.send(number, n)
+        await run.send(other, 7)
+    await t.advance(60)
+    for at, run in enumerate(runs):
+        sent = [item.state for item in await run.events() if item.name == "number"]
+        assert sent == ["consumed"] * (at % 3)
+        for n in range(at % 3, 2):
+            await run.send(number, n)
+    assert [await t.result(run) for run in runs] == [[0, 1]] * 30

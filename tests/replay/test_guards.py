@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -323,3 +324,21 @@ def test_outcomes_come_in_order_and_a_closed_replayer_forgets() -> None:
         journal.live.feed(0, Outcome(1, CREATED, 1, None, OutcomeKind.SUCCESS))
     journal.live.close()
     assert journal.open == []
+
+
+def test_programs_side_by_side_do_not_slow_each_other_down() -> None:
+    """asyncio keeps the tasks of a process in one set: those with the same hash would be looked through one by one."""
+
+    @handled
+    async def handler(step: Step) -> None:
+        await asyncio.create_task(step.sleep(1))
+
+    kept = getattr(asyncio.tasks, "_scheduled_tasks", None) or getattr(asyncio.tasks, "_all_tasks", None)
+    if not isinstance(kept, weakref.WeakSet):
+        pytest.skip("this Python keeps its tasks in a list")
+    before = set(kept.data)
+    journals = [Journal(handler, check=False) for _ in range(40)]
+    hashes = [hash(task) for task in kept.data - before]
+    for journal in journals:
+        journal.live.close()
+    assert len(hashes) == len(set(hashes)) >= 80

@@ -192,8 +192,17 @@ def _write(
     _write_steps(tx, good)
     # the whole row, for what few advances do
     whole = {advance.run_id: _whole(tx, advance.run_id) for advance, _ in good if advance.needs_row}
+    waits = [
+        (advance.run_id, name)
+        for advance, _ in good
+        for _, wait in advance.waits
+        if wait.event_id is None
+        for name in wait.names
+    ]
+    # most find none, so one look for all of them comes first; a single one is looked for by itself
+    buffered = events.runs_with_buffered(tx, waits) if len(waits) > 1 else {run_id for run_id, _ in waits}
     for advance, applied in good:
-        _open(tx, whole.get(advance.run_id), rows[advance.run_id], advance, applied, misfit)
+        _open(tx, whole.get(advance.run_id), rows[advance.run_id], advance, applied, misfit, buffered)
     for names, rare in ((HOT_COLUMNS, False), (RUN_COLUMNS, True)):
         values = [
             (advance.run_id, *(applied.columns[name] for name in names), rows[advance.run_id].touch_no + 1)
@@ -281,7 +290,13 @@ def _write_steps(tx: Tx, good: Sequence[tuple[Advance, Applied]]) -> None:
 
 
 def _open(
-    tx: Tx, row: Row | None, fenced: _Fenced, advance: Advance, applied: Applied, misfit: events.Misfit | None
+    tx: Tx,
+    row: Row | None,
+    fenced: _Fenced,
+    advance: Advance,
+    applied: Applied,
+    misfit: events.Misfit | None,
+    buffered: Collection[int],
 ) -> None:
     """What opening a step means beyond its row. May find an outcome at once, which then keeps the run awake."""
     if advance.orphans:
@@ -300,6 +315,8 @@ def _open(
     waits = advance.waits
     if advance.waits_on and fenced.ready is not None and advance.finished is None:
         waits = events.open_waits(tx, advance.run_id)  # woken, perhaps for an event that the sender could not judge
+    elif advance.run_id not in buffered:
+        waits = [(step_no, wait) for step_no, wait in waits if wait.event_id is not None]
     for step_no, wait in waits:
         taken = events.take_buffered(tx, advance.run_id, step_no, wait, misfit=misfit)
         if taken is not None:

@@ -7,6 +7,7 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
@@ -85,6 +86,7 @@ _BUFFERED_ID = _BUFFERED.where(E.c.public_id == sa.bindparam("event_id"), E.c.by
 _CONSUME = (
     sa.update(E).where(E.c.id == sa.bindparam("b_id")).values(state="consumed", consumed_by=sa.bindparam("step_no"))
 )
+MAX_BATCH = 256  # waits that are looked up with one statement
 _BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
 _NEW = sa.insert(E).returning(E)
 
@@ -301,6 +303,27 @@ def _open_waits(tx: Tx, run_id: int) -> list[tuple[int, EventDetail, datetime | 
     waits = tx.conn.execute(_OPEN_WAITS, {"run_id": run_id}).all()
     found = [(wait.no, json.loads(wait.options), wait.due_at) for wait in waits]
     return [(no, EventDetail(tuple(told.get("names", ())), told.get("event_id")), due) for no, told, due in found]
+
+
+def runs_with_buffered(tx: Tx, waits: Sequence[tuple[int, str]]) -> set[int]:
+    """Of these waits, given as run and event name, the runs that an event of the name is kept for."""
+    found: set[int] = set()
+    for start in range(0, len(waits), MAX_BATCH):
+        part = list(waits[start : start + MAX_BATCH])
+        width = 1 << (len(part) - 1).bit_length()
+        given = [value for wait in (*part, *part[-1:] * (width - len(part))) for value in wait]
+        (answer,) = tx.dialect.run_all(tx, (_buffered_of(width), given))
+        found.update(row[0] for row in answer.rows)
+    return found
+
+
+@lru_cache(maxsize=32)
+def _buffered_of(width: int) -> str:
+    pairs = ", ".join(["(CAST(? AS bigint), CAST(? AS text))"] * width)
+    return (
+        f"SELECT v.column1 FROM (VALUES {pairs}) AS v WHERE EXISTS (SELECT 1 FROM signoff_event e"
+        " WHERE e.run_id = v.column1 AND e.name = v.column2 AND e.state = 'buffered' AND NOT e.by_id)"
+    )
 
 
 def take_buffered(

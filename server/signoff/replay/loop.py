@@ -58,10 +58,12 @@ class Timer(asyncio.TimerHandle):
 class Task(asyncio.Task[Any]):
     """Tasks hash by number: sets of them (in TaskGroup, wait, as_completed) have the same order on every replay."""
 
-    number: int
+    number = 0
 
     def __hash__(self) -> int:
-        return self.number
+        # asyncio registers tasks, by their first hash, in one set for all programs of the process: a hundred thousand
+        # that are each the first of their program must not share one place there
+        return self.number or id(self) >> 4
 
 
 class Loop(asyncio.AbstractEventLoop):
@@ -182,10 +184,8 @@ class Loop(asyncio.AbstractEventLoop):
         if isinstance(coro, StepCall):
             coro = Awaiting(coro)
         self._numbers += 1
-        # The number stands before asyncio registers the task in a set of its own, which asks for the hash.
-        task = Task.__new__(Task)
+        task = Task(coro, loop=self, name=f"Task-{self._numbers}" if name is None else str(name), context=context)
         task.number = self._numbers
-        task.__init__(coro, loop=self, name=f"Task-{self._numbers}" if name is None else str(name), context=context)  # type: ignore[misc]  # see above
         tasks = self._tasks
         tasks.append(task)
         if len(tasks) > self._compact_at:
