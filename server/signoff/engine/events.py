@@ -14,7 +14,19 @@ import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
 from signoff.engine.lookup import find_locked, find_run
-from signoff.engine.outcomes import RUN_COLUMNS, E, R, Row, RunRow, S, lock_run, record_due, record_outcome
+from signoff.engine.outcomes import (
+    RUN_COLUMNS,
+    E,
+    Ended,
+    R,
+    Row,
+    RunRow,
+    S,
+    lock_run,
+    record_due,
+    record_outcome,
+    record_together,
+)
 from signoff.engine.starting import MAX_VALUE_BYTES, new_public_id
 from signoff.engine.status import status_of
 from signoff.engine.views import EventView, event_view
@@ -217,11 +229,10 @@ def send(
 
 def hand_over(tx: Tx, events: Sequence[Handed]) -> None:
     """Writes new events of locked runs and wakes their waits: the last that the transaction does."""
+    ended = [Ended(run, event.consumed_by, *_outcome(event, text)[:3]) for run, event, text in events]
     with tx.dialect.pipelined_to_end(tx):
         tx.dialect.insert_rows(tx, E, _MADE, [handed.event[1:] for handed in events])
-        for run, event, text in events:
-            taken = _outcome(event, text)
-            record_outcome(tx, run, event.consumed_by, taken.kind, taken.value, taken.error, open_now=True)
+        record_together(tx, ended)
 
 
 class RunBusy(Exception):  # it is no error: another time, another way

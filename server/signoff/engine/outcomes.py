@@ -7,7 +7,7 @@ from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
@@ -123,6 +123,45 @@ def _unjudged(tx: Tx, run_id: int, due: Sequence[Row]) -> set[int]:
     return found
 
 
+class Ended(NamedTuple):
+    """The outcome of a step that was seen open since its run was locked; the run is not over."""
+
+    run: Row
+    step_no: int
+    kind: OutcomeKind
+    value: str | None
+    error: ErrorInfo | None
+
+
+def record_together(tx: Tx, ended: Sequence[Ended]) -> None:
+    """Records outcomes of different runs and wakes them, without waiting for an answer of the database."""
+    steps, runs = [], []
+    for run, step_no, kind, value, error in ended:
+        told, stored = _told(tx, run, step_no, kind, value, error, None)
+        steps.append((run.id, step_no, told.no, kind.value, told.at, stored))
+        runs.append((run.id, told.no, told.at, run.touch_no + 1, 0))
+        _tell(tx, run.id, told)
+    tx.dialect.update_rows(tx, S, ("run_id", "no"), ("outcome_no", "outcome_kind", "ended_at", "value"), steps)
+    tx.dialect.update_rows(tx, R, ("id",), ("outcome_no", "outcome_at", "touch_no", "ready"), runs)
+
+
+def _told(
+    tx: Tx, run: Row, step_no: int, kind: OutcomeKind, value: str | None, error: ErrorInfo | None, at: datetime | None
+) -> tuple[Told, str | None]:
+    """The outcome with its number and time, and what the step's row is to hold of it."""
+    moment = max(at or tx.now, run.outcome_at or run.created_at)
+    stored = json.dumps(error.to_json()) if error is not None else value
+    if stored is not None:
+        stored = payloads.put(tx, run.id, stored)
+    number = run.outcome_no + 1
+    return Told(step_no, number, kind, moment, value, error, run.epoch, run.generation, run.requested), stored
+
+
+def _tell(tx: Tx, run_id: int, told: Told) -> None:
+    tx.notify("run", run_id, outcome=told)
+    tx.notify("ready")
+
+
 def record_outcome(
     tx: Tx,
     run: Row,
@@ -133,34 +172,25 @@ def record_outcome(
     *,
     at: datetime | None = None,
     wake: bool = True,
-    open_now: bool = False,
 ) -> Row | None:
     """Records the outcome of an open step of the locked `run` and wakes the run (`wake=False`: its worker knows).
 
     Returns the run's new row, or None if the step has its outcome already (nothing is changed then). `at` (default:
-    now) is moved up to the run's last outcome if it lies before it. `open_now`: the caller has seen the step open since
-    the run was locked, so no answer of the database is waited for.
+    now) is moved up to the run's last outcome if it lies before it.
     """
-    number = run.outcome_no + 1
-    moment = max(at or tx.now, run.outcome_at or run.created_at)
-    stored = json.dumps(error.to_json()) if error is not None else value
-    if stored is not None:
-        stored = payloads.put(tx, run.id, stored)
-    when = tx.dialect.encode_time(moment)
-    writes = (
-        (_END_STEP, (number, kind.value, when, stored, run.id, step_no)),
-        (_WAKE if wake else _MOVE, (number, when, run.id, run.id, step_no, number)),
+    told, stored = _told(tx, run, step_no, kind, value, error, at)
+    when = tx.dialect.encode_time(told.at)
+    end, _ = tx.dialect.run_all(
+        tx,
+        (_END_STEP, (told.no, kind.value, when, stored, run.id, step_no)),
+        (_WAKE if wake else _MOVE, (told.no, when, run.id, run.id, step_no, told.no)),
     )
-    if open_now:
-        tx.dialect.send_all(tx, *writes)
-    elif tx.dialect.run_all(tx, *writes)[0].changed == 0:
+    if end.changed == 0:
         return None
     if wake:
-        told = Told(step_no, number, kind, moment, value, error, run.epoch, run.generation, run.requested)
-        tx.notify("run", run.id, outcome=told)
-        tx.notify("ready")
+        _tell(tx, run.id, told)
     else:
         tx.notify("run", run.id)
     ready = run.ready if not wake else None if run.state == RunState.FINAL else 0
-    changed = {"outcome_no": number, "outcome_at": moment, "touch_no": run.touch_no + 1, "ready": ready}
+    changed = {"outcome_no": told.no, "outcome_at": told.at, "touch_no": run.touch_no + 1, "ready": ready}
     return cast(Row, RunRow._make(run)._replace(**changed))

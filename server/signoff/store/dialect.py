@@ -82,11 +82,6 @@ class Dialect(ABC):
     def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
         """Run SQL that is the same on both (with `?` for parameters, encoded) in order, in one round trip."""
 
-    def send_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> None:
-        """As `run_all`, for those whose answers nobody wants."""
-        for sql, parameters in statements:
-            tx.execute_raw(sql, parameters)
-
     def read_rows(self, table: sa.Table, columns: Sequence[str], rows: Iterable[Row]) -> list[tuple[Any, ...]]:
         """Rows of an `Answer` with these columns of the table, decoded."""
         return _mapped(rows, _times(table, tuple(columns)), self.decode_time)
@@ -273,9 +268,6 @@ class PostgresDialect(Dialect):
         finally:
             for cursor in cursors:
                 cursor.close()
-
-    def send_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> None:
-        super().send_all(tx, *((_pg_text(sql), parameters) for sql, parameters in statements))
 
     def advisory_lock(self, tx: Tx, key: int) -> None:
         tx.execute_raw("SELECT pg_advisory_xact_lock(%s)", (key,))
