@@ -123,6 +123,7 @@ async def test_a_run_that_begins_and_parks_while_a_claim_is_read_is_not_replayed
         await asyncio.wait_for(taken.wait(), WAIT)
         while worker._claiming:
             await asyncio.sleep(0.001)
+        await worker.settled()  # an event that comes between would have the advance refused and the run loaded again
         assert [begun.row.public_id for begun in loaded] == [run.id]
         await run.send(number, 1)
         assert await run.result(timeout=WAIT) == 1
