@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from signoff.people.audit import A as AUDIT
 from signoff.people.limits import LIMITS, TooManyAttempts
 from signoff.people.passwords import hash_password
 from signoff.people.secret_text import digest
-from signoff.people.sign_in import Visitor, set_up, sign_in, visitor
+from signoff.people.sign_in import Visitor, change_password, set_up, sign_in, visitor
 from signoff.people.users import U, add_user, password_link, set_active, set_password, set_role
 from signoff.store.scope import Scope
 from signoff.store.store import Store
@@ -321,3 +322,67 @@ async def test_a_session_before_sign_in_is_nobody(here: World) -> None:
     assert (found.data, found.csrf) == ({"next": "/runs"}, view.csrf)
     await here.store.write(sessions.save_data, view.key, {})
     assert (await here.store.read(sessions.find_session, secret)).data == {}  # type: ignore[union-attr]  # it is there
+
+
+async def change(here: World, entered: Visitor, current: str, new: str = PASSWORD + " new", address: str = HOME) -> str:
+    """What became of it: the new cookie, or the reason of the refusal."""
+    assert entered.secret is not None
+    try:
+        return (
+            await change_password(here.store, entered.scope, current, new, secret=entered.secret, address=address) or ""
+        )
+    except Refused as refusal:
+        return refusal.reason
+
+
+async def test_a_person_changes_their_own_password_and_only_this_session_goes_on(here: World, ana: Scope) -> None:
+    first, other = await enter(here), await enter(here)
+    secret = await change(here, first, PASSWORD)
+    found = await visitor(here.store, secret)
+    assert found is not None, "the session goes on, under a new id"
+    assert found.session.csrf != first.session.csrf
+    for old in (first.secret, other.secret):
+        assert old is not None
+        assert await visitor(here.store, old) is None
+    assert await refused(here, PASSWORD) == "bad_credentials"
+    await enter(here, PASSWORD + " new")
+    (row,) = await audit_of(here, "password.change")
+    assert (row.actor, row.allowed, row.detail) == ("ana@example.org", True, '{"sessions ended":1}')
+
+
+async def test_a_wrong_password_changes_nothing_is_on_record_and_counts_as_a_try_to_sign_in(
+    here: World, ana: Scope
+) -> None:
+    entered = await enter(here)
+    with pytest.raises(InvalidInput):
+        await change(here, entered, PASSWORD, "short")
+    tries = [await change(here, entered, "no, not this one") for _ in range(FEW + 2)]
+    assert tries == ["bad_credentials"] * FEW + ["too_many_attempts"] * 2
+    assert await change(here, entered, PASSWORD) == "too_many_attempts"
+    assert await refused(here, PASSWORD) == "too_many_attempts", "guesses here and at the door are counted together"
+    rows = await audit_of(here, "password.change")
+    assert [(row.allowed, row.reason) for row in rows] == [(False, "bad_credentials")] * FEW + [
+        (False, "too_many_attempts")
+    ]
+    assert entered.secret is not None
+    assert await visitor(here.store, entered.secret) is not None
+    here.clock.advance(WINDOW + timedelta(seconds=1))
+    assert len(await change(here, entered, PASSWORD)) > 20
+    await enter(here, PASSWORD + " new")
+
+
+async def test_who_has_no_password_here_has_none_to_change(here: World) -> None:
+    bob = await here.add("bob@example.org")
+
+    def open_one(tx: Tx) -> tuple[str, sessions.SessionView]:
+        assert bob.person is not None
+        return sessions.open_session(tx, user_id=bob.person.user_id, tenant_id=bob.tenant_id, role="approver")
+
+    secret, session = await here.store.write(open_one)
+    with pytest.raises(Conflict):
+        await change(here, Visitor(session, bob, secret), "")
+
+
+async def audit_of(here: World, action: str) -> list[sa.Row[Any]]:
+    query = sa.select(AUDIT).where(AUDIT.c.action == action).order_by(AUDIT.c.id)
+    return await here.store.read(lambda tx: list(tx.conn.execute(query)))

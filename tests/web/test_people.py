@@ -171,6 +171,46 @@ async def test_sessions_are_told_apart_and_ended(site: Site) -> None:
         assert (await here.get("/settings")).status_code == 200
 
 
+async def test_a_person_changes_their_own_password_on_a_page_and_other_sessions_end(site: Site) -> None:
+    fresh = "another horse battery"
+    async with site.signed_in("ana@example.org") as here, site.signed_in("ana@example.org") as there:
+        assert "all your other sessions end" in (await here.get("/settings")).text
+
+        async def send(current: str, password: str, again: str | None = None) -> httpx.Response:
+            data = {"current": current, "password": password, "again": password if again is None else again}
+            return await post(here, "/settings/password", data)
+
+        for data, name in (((PASSWORD, "short"), "password"), ((PASSWORD, fresh, "other"), "again"),
+                           (("wrong one, this", fresh), "current"), (("", fresh), "current")):  # fmt: skip
+            answer = await send(*data)
+            assert answer.status_code == 422
+            assert re.findall(r'aria-invalid="true"', answer.text) == ['aria-invalid="true"']
+            assert f'id="{name}-error"' in answer.text
+            assert fresh not in answer.text
+        assert (await there.get("/settings")).status_code == 200
+        forged = await here.post("/settings/password", data={"current": PASSWORD, "password": fresh, "again": fresh})
+        assert forged.status_code == 403
+        done = await send(PASSWORD, fresh)
+        assert (done.status_code, done.headers["location"]) == (303, "/settings?done=password")
+        assert "Your password is changed" in (await here.get(done.headers["location"])).text
+        assert (await there.get("/settings")).status_code == 303
+        answers = [(await send("wrong one, this", PASSWORD)).status_code for _ in range(6)]
+        assert answers == [422] * 5 + [429]
+
+
+async def test_who_signs_in_at_a_provider_reads_why_there_is_no_password_to_change(site: Site) -> None:
+    async with site.signed_in("ana@example.org") as here:
+        await site.engine.store.write(
+            lambda tx: tx.conn.execute(sa.update(users.U).where(users.U.c.email == "ana@example.org")
+                                       .values(password_hash=None))
+        )  # fmt: skip
+        page = (await here.get("/settings")).text
+        assert "there is none here" in page
+        assert "/settings/password" not in page
+        data = {"current": PASSWORD, "password": PASSWORD, "again": PASSWORD}
+        assert (await post(here, "/settings/password", data)).status_code == 409
+
+
 async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, Any]]:
     name = ""
     async for line in answer.aiter_lines():

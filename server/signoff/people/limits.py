@@ -37,12 +37,13 @@ class TooManyAttempts(Refused):
 
     status: ClassVar[int] = 429
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, *, recorded: bool = False) -> None:
         minutes = math.ceil(seconds / 60)
         spoken = "a minute" if minutes <= 1 else f"{minutes} minutes"
         super().__init__(
             "too_many_attempts", f"Too many attempts to sign in. Try again in {spoken}", retry_after=seconds
         )
+        self.recorded = recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ Action = Literal[
     "tenant.manage",
     "token.manage",
     "session.revoke",
+    "password.change",
     "audit.view",
     "ledger.export",
 ]
@@ -60,6 +61,7 @@ LEAST_ROLE: Final[dict[Action, Role]] = {
     "tenant.manage": "admin",
     "token.manage": "admin",
     "session.revoke": "viewer",  # their own
+    "password.change": "viewer",  # their own
     "audit.view": "admin",
     "ledger.export": "admin",
 }

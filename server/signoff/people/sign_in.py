@@ -10,14 +10,15 @@ from signoff.people import limits, links, sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import storable
 from signoff.people.changes import one_at_a_time, rights_changed
-from signoff.people.passwords import hash_password_async, needs_rehash, verify_password_async
+from signoff.people.passwords import check_password, hash_password_async, needs_rehash, verify_password_async
+from signoff.people.permissions import require
 from signoff.people.sessions import SessionView
 from signoff.people.tenants import Home, ensure_tenant, homes, last_home, remember_home
 from signoff.people.users import M, U, clean_email, find_person, store_password
 from signoff.store.scope import Person, Scope
 from signoff.store.store import Store
 from signoff.store.tx import Tx
-from signoff.workflow.errors import InvalidInput, NotFound, Refused
+from signoff.workflow.errors import Conflict, InvalidInput, NotFound, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,38 @@ def switch_tenant(tx: Tx, scope: Scope, secret: str, name: str) -> str | None:
     return rotated[0]
 
 
+async def change_password(
+    store: Store, scope: Scope, current: str, new: str, *, secret: str, address: str
+) -> str | None:
+    """A person's own new password. Their other sessions end, and this one, whose cookie is `secret`, gets a new id.
+
+    Returns the new secret, or None when the session ended meanwhile. A wrong `current` counts as an attempt to sign in:
+    `Refused` with reason `bad_credentials`, or `too_many_attempts`. `Conflict` for an account without a password here,
+    and `InvalidInput` for a new one that does not meet the rules. What is refused is on record.
+    """
+    try:
+        require(scope, "password.change")
+        person = scope.person
+        if person is None or person.user_id is None:
+            raise Refused("not_member", "Only a person has a password")
+        stored, _ = await store.read(_credentials, person.email)
+        if stored is None:
+            raise Conflict("This account has no password here: its provider has it")
+        check_password(new)
+        blocked = await store.write(limits.take_attempt, person.email, address)
+        if blocked is not None:
+            raise limits.TooManyAttempts(blocked.seconds, recorded=not blocked.first)
+        if not await verify_password_async(stored, current):
+            raise Refused("bad_credentials", "That is not your password")
+        fresh = await hash_password_async(new)
+        return await store.write(_change_password, scope, person.user_id, stored, fresh, secret, address)
+    except Refused as refusal:
+        if not refusal.recorded:
+            await store.write(_record_change_refusal, scope, address, refusal)
+            refusal.recorded = True
+        raise
+
+
 async def set_up(store: Store, link: str, password: str, *, email: str | None = None, name: str = "") -> Person:
     """Use a one-time link: make the first admin (needs `email`), or set the password of the account that it names."""
     await store.read(links.find_link, link)  # before argon2, so that a wrong link costs no work
@@ -153,6 +186,30 @@ def _enter(
     scope = Scope(tenant, person)
     audit(tx, scope, "sign_in", person.email, via="page")
     return Visitor(session, scope, secret)
+
+
+def _change_password(
+    tx: Tx, scope: Scope, user_id: int, stored: str, fresh: str, secret: str, address: str
+) -> str | None:
+    # The password may have changed, or the account ended, while argon2 was at work.
+    query = sa.select(U.c.email, U.c.password_hash).where(U.c.id == user_id, U.c.active)
+    row = tx.conn.execute(tx.dialect.lock(query)).first()
+    if row is None or row.password_hash != stored:
+        raise Refused("bad_credentials", "Your password was changed meanwhile")
+    session = sessions.find_session(tx, secret)
+    rotated = None if session is None else sessions.rotate_session(tx, secret, role=session.role)
+    if rotated is None:
+        return None
+    ended = store_password(tx, user_id, fresh, but=rotated[1].key)
+    limits.clear_attempts(tx, row.email, address)
+    audit(tx, scope, "password.change", row.email, detail={"sessions ended": ended})
+    rights_changed(tx, user_id)
+    return rotated[0]
+
+
+def _record_change_refusal(tx: Tx, scope: Scope, address: str, refusal: Refused) -> None:
+    detail = {"address": address}
+    audit(tx, scope, "password.change", scope.actor, allowed=False, reason=refusal.reason, detail=detail)
 
 
 def _record_refusal(tx: Tx, email: str, address: str, reason: str, tenant_id: int | None) -> None:

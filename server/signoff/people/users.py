@@ -104,11 +104,14 @@ def set_password(tx: Tx, scope: Scope, email: str, password_hash: str) -> None:
     audit(tx, scope, "user.set_password", user.email)
 
 
-def store_password(tx: Tx, user_id: int, password_hash: str) -> None:
-    """The part of every way to a new password: whoever was signed in with the old one is not any more."""
+def store_password(tx: Tx, user_id: int, password_hash: str, *, but: str | None = None) -> int:
+    """The part of every way to a new password: whoever was signed in with the old one is not any more.
+
+    `but`: the key of a session that stays. Returns how many ended.
+    """
     tx.conn.execute(sa.update(U).where(U.c.id == user_id).values(password_hash=password_hash))
-    sessions.end_sessions_of(tx, user_id)
     links.void_links_of(tx, user_id)
+    return sessions.end_sessions_of(tx, user_id, but=but)
 
 
 def password_link(tx: Tx, scope: Scope, email: str) -> str:

@@ -127,6 +127,9 @@ class Backend:
         """The cookie of the session in another tenant. `why_not`: why it must not go there, which is put on record."""
         return await self.act("tenant.enter", storable(name), _switch, scope, secret, name, why_not)
 
+    async def change_password(self, scope: Scope, current: str, new: str, *, secret: str, address: str) -> str | None:
+        return await sign_in.change_password(self.store, scope, current, new, secret=secret, address=address)
+
     async def find_link(self, link: str) -> links.LinkView:
         return await self.store.read(links.find_link, link)
 

@@ -97,6 +97,7 @@ ROUTES: Final[Mapping[str, Need | Mapping[str, Need]]] = {
     "GET /settings": "signed-in",
     "POST /settings/sessions/{key}/revoke": "session.revoke",
     "POST /settings/sessions/revoke-others": "session.revoke",
+    "POST /settings/password": "password.change",
     "GET /settings/tokens": "token.manage",
     "POST /settings/tokens": "token.manage",
     "GET /settings/tokens/{name}/revoke": "token.manage",

@@ -156,6 +156,7 @@ class Refused(SignoffError):
 
     def __init__(self, reason: str, message: str = "", fields: Iterable[FieldError] = (), **context: Any) -> None:
         self.reason = reason
+        self.recorded = False  # whether the audit log has it: each refusal is there once, wherever it is met
         self.fields = list(fields)
         super().__init__(message or f"refused: {reason.replace('_', ' ')}", **context)
 

@@ -120,11 +120,14 @@ def _check(typed: dict[str, str], needs_email: bool) -> dict[str, str]:
         errors["name"] = "Enter your name."
     if needs_email and "@" not in typed["email"]:
         errors["email"] = "Enter your e-mail address."
-    if len(typed["password"]) < MIN_LENGTH:
-        errors["password"] = f"Use at least {MIN_LENGTH} characters."
-    elif typed["again"] != typed["password"]:
-        errors["again"] = "The two passwords differ."
-    return errors
+    return errors | new_password_problems(typed["password"], typed["again"])
+
+
+def new_password_problems(password: str, again: str) -> dict[str, str]:
+    """What a form with a new password says beside its fields."""
+    if len(password) < MIN_LENGTH:
+        return {"password": f"Use at least {MIN_LENGTH} characters."}
+    return {"again": "The two passwords differ."} if again != password else {}
 
 
 @post("/preferences/theme")

@@ -1,4 +1,4 @@
-"""One's own sessions, and for admins the tokens of programs."""
+"""One's own sessions and password, and for admins the tokens of programs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.params import FromPath
 
-from signoff.people import sessions, tokens
+from signoff.people import limits, sessions, tokens, users
+from signoff.people.passwords import MIN_LENGTH
 from signoff.people.permissions import may, require
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
 from signoff.web import say
 from signoff.web.addresses import name_of, number_of
-from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of
+from signoff.web.pages import AnyRequest, backend_of, badge_of, caller_of, is_htmx, redirect, render, scope_of, whence
+from signoff.web.pages.entrance import new_password_problems
 from signoff.web.pages.oidc import providers_of
 from signoff.web.pages.people import unkept
-from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
+from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 
 ROWS = 50
 ENDED = 20  # of those that can be used no more, the newest
 DONE = {
     "revoked": "That session has ended.",
     "others": "All other sessions have ended.",
+    "password": "Your password is changed. Your other sessions have ended.",
     "token": "The token is revoked. Whatever used it is refused from now on.",
 }
 
@@ -33,19 +36,55 @@ def _notes(request: AnyRequest) -> list[dict[str, str]]:
     return [{"kind": "good", "text": text}] if text else []
 
 
-def _mine(tx: Tx, scope: Scope) -> list[sessions.SessionView]:
+def _mine(tx: Tx, scope: Scope) -> tuple[list[sessions.SessionView], bool]:
     user_id = scope.person.user_id if scope.person else None
-    return [] if user_id is None else sessions.sessions_of(tx, user_id)
+    return ([], False) if user_id is None else (sessions.sessions_of(tx, user_id), users.has_password(tx, user_id))
+
+
+async def _account_page(
+    request: AnyRequest, errors: dict[str, str] | None = None, error: str = "", http: int = 200
+) -> Response[Any]:
+    scope, session = scope_of(request), caller_of(request).visitor.session
+    mine, local = await backend_of(request).look(_mine, scope)
+    mine.sort(key=lambda one: one.key != session.key)
+    return render(request, "settings/sessions.html", http=http, place="settings", badge=await badge_of(request),
+                  sessions=mine, current=session.key, provider=session.provider, local=local, min_length=MIN_LENGTH,
+                  providers=dict(providers_of(request).buttons), notes=_notes(request), errors=errors or {},
+                  error=error, admin=may(scope, "token.manage"))  # fmt: skip
 
 
 @get("/settings")
 async def settings_page(request: AnyRequest) -> Response[Any]:
-    scope, current = scope_of(request), caller_of(request).visitor.session.key
-    mine = await backend_of(request).look(_mine, scope)
-    mine.sort(key=lambda session: session.key != current)
-    return render(request, "settings/sessions.html", place="settings", badge=await badge_of(request), sessions=mine,
-                  current=current, providers=dict(providers_of(request).buttons), notes=_notes(request),
-                  admin=may(scope, "token.manage"))  # fmt: skip
+    return await _account_page(request)
+
+
+@post("/settings/password")
+async def change_password(request: AnyRequest) -> Response[Any]:
+    """Whoever finds a screen unlocked does not know the password, and so takes no account over."""
+    form, caller = await request.form(), caller_of(request)
+    current, new, again = (str(form.get(name, ""))[:1000] for name in ("current", "password", "again"))
+    errors = {} if current else {"current": "Enter the password that you have now."}
+    errors |= new_password_problems(new, again)
+    if errors:
+        return await _account_page(request, errors, http=422)
+    try:
+        secret = await backend_of(request).change_password(
+            scope_of(request), current, new, secret=caller.secret or "", address=whence(request)["address"]
+        )
+    except InvalidInput as error:
+        return await _account_page(request, {"password": say.sentence(error.message)}, http=422)
+    except Conflict as error:
+        return await _account_page(request, error=say.sentence(error.message), http=409)
+    except limits.TooManyAttempts as refusal:
+        return await _account_page(request, error=say.sentence(refusal.message), http=refusal.status)
+    except Refused as refusal:
+        if refusal.reason != "bad_credentials":
+            raise
+        return await _account_page(request, {"current": say.sentence(refusal.message)}, http=422)
+    response = redirect("/settings?done=password")
+    if secret is not None:
+        response.headers["set-cookie"] = caller.cookies.line(caller.cookies.session, secret)
+    return response
 
 
 @post("/settings/sessions/{key:str}/revoke")
@@ -128,5 +167,6 @@ async def revoke_token(request: AnyRequest, name: FromPath[str]) -> Response[Any
 
 
 HANDLERS = [
-    settings_page, revoke_session, revoke_others, tokens_page, create_token, revoke_dialog, revoke_token
+    settings_page, change_password, revoke_session, revoke_others, tokens_page, create_token, revoke_dialog,
+    revoke_token,
 ]  # fmt: skip
