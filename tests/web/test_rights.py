@@ -12,9 +12,11 @@ from typing import Any, get_args
 import httpx
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from litestar.routes import HTTPRoute
 
 from signoff.people import groups, sessions, tenants, tokens, users
+from signoff.people.audit import A as AUDIT
 from signoff.people.permissions import FIRST_TENANT_ONLY, LEAST_ROLE, Action
 from signoff.store.scope import ROLES, Scope
 from signoff.store.tx import Tx
@@ -57,6 +59,7 @@ class House:
     pages: dict[str, httpx.AsyncClient] = field(default_factory=dict)  # by role; `stranger`, and an admin elsewhere
     csrf: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
+    read: int = 0  # of the audit log, the id of the last row that was looked at
 
     async def make(self, parameter: str, where: str, role: str) -> str:
         """A new thing of that kind in the tenant `own` or `other`."""
@@ -118,6 +121,13 @@ class House:
         if answer.status_code >= 500:
             return f"broken: {answer.status_code}"
         return "missing" if answer.status_code == 404 else f"through {answer.status_code}"
+
+    async def refusals(self) -> list[sa.Row[Any]]:
+        """What the audit log has of refusals since this was asked last."""
+        query = sa.select(AUDIT).where(AUDIT.c.id > self.read, AUDIT.c.allowed.is_(False)).order_by(AUDIT.c.id)
+        rows = await self.site.engine.store.read(lambda tx: list(tx.conn.execute(query)))
+        self.read = rows[-1].id if rows else self.read
+        return rows
 
 
 def _filled(body: Mapping[str, Any], new: str) -> dict[str, Any]:
@@ -181,6 +191,7 @@ async def test_every_route_stands_in_the_table_and_no_row_is_left_over(house: Ho
 
 
 async def test_every_route_lets_in_whom_the_table_says_and_nobody_of_another_tenant(house: House) -> None:
+    """And each refusal of somebody who is known leaves one row in the audit log; strangers leave none."""
     wrong = []
     for route, needs in sorted(ROUTES.items(), key=lambda item: item[0] == "POST /sign-out"):
         owned = bool(OWNED & set(re.findall(r"{(\w+)}", route)))
@@ -191,6 +202,10 @@ async def test_every_route_lets_in_whom_the_table_says_and_nobody_of_another_ten
                     wanted = expected(need, role, where, owned)
                     if found.split(" ")[0] not in wanted:
                         wrong.append(f"{route} {deed} as {role} in {where}: {found}, wanted {' or '.join(wanted)}")
+                    told = [(row.actor, row.reason) for row in await house.refusals()]
+                    row = [(f"{role}@example.org", "role")] * (found == "role")
+                    if need != "public" and found in ("role", "sign-in") and told != row:
+                        wrong.append(f"{route} {deed} as {role} in {where}: {found}, and the audit log has {told}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -199,6 +214,23 @@ async def test_what_reaches_beyond_a_tenant_is_for_the_first_one_only(house: Hou
     routes = [route for route, need in ROUTES.items() if isinstance(need, str) and need in FIRST_TENANT_ONLY]
     assert len(routes) >= 4
     assert {route: await house.ask(route, "", "other", "own") for route in routes} == dict.fromkeys(routes, "role")
+
+
+async def test_forged_posts_of_who_is_signed_in_are_on_record_and_those_of_strangers_are_not(house: House) -> None:
+    viewer, stranger = house.pages["viewer"], house.pages["stranger"]
+    elsewhere = {"sec-fetch-site": "cross-site"}
+    for client in (stranger, viewer):
+        assert (await client.post("/settings/password", data={"csrf": "no"})).status_code == 403
+        assert (await client.post("/people", data={}, headers=elsewhere)).status_code == 403
+        assert (await client.post("/setup/a-secret", data={})).status_code == 403
+    assert [(row.actor, row.via, row.action, row.target, row.reason) for row in await house.refusals()] == [
+        ("viewer@example.org", "page", "request", "POST /settings/password", "page_too_old"),
+        ("viewer@example.org", "page", "request", "POST /people", "another_site"),
+        ("viewer@example.org", "page", "request", "POST /setup/...", "page_too_old"),
+    ]
+    page = (await house.pages["admin"].get("/record/audit?refused=yes")).text
+    assert "POST /settings/password" in page
+    assert "From a page of another session" in page
 
 
 async def test_rows_name_rights_that_exist() -> None:

@@ -117,6 +117,8 @@ async def through(
         return await store.write(use_case, scope, approval, *args, **kwargs)
     except (Refused, NotFound, InvalidInput, Conflict) as refusal:
         await store.write(record_refusal, scope, approval, refusal, str(kwargs.get("via")), action=action)
+        if isinstance(refusal, Refused):
+            refusal.recorded = True
         raise
 
 

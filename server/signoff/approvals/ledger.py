@@ -116,6 +116,7 @@ async def export(store: Store, scope: Scope, form: Format) -> AsyncIterator[str]
         require(scope, "ledger.export")
     except Refused as refusal:
         await store.write(audit, scope, "ledger.export", "ledger", allowed=False, reason=refusal.reason, detail=detail)
+        refusal.recorded = True
         raise
     await store.write(audit, scope, "ledger.export", "ledger", detail=detail)
     return _pieces(store, scope, form)

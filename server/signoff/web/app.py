@@ -43,7 +43,7 @@ from signoff.web.pages import (
     workflows,
 )
 from signoff.web.providers import ProviderConfig
-from signoff.web.security import Gatekeeper, with_headers
+from signoff.web.security import Gatekeeper, with_headers, with_record
 from signoff.web.templating import environment
 
 MAX_BODY = 16 * 1024 * 1024 + 64 * 1024  # bytes: one value at its limit, and what stands around it
@@ -72,7 +72,7 @@ class App(Litestar):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
         if scope["type"] == ScopeType.HTTP:
             scope["path"] = keep_slashes(scope.get("raw_path") or b"") or scope["path"]
-            send = with_headers(scope, send)
+            send = with_record(scope, with_headers(scope, send), self.state.backend)
             if not is_host(next((value for key, value in scope["headers"] if key == b"host"), b"")):
                 answer = ASGIResponse(body=b"The Host header names no host.", status_code=400, media_type="text/plain")
                 await answer(scope, receive, send)

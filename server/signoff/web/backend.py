@@ -152,7 +152,7 @@ class Backend:
         try:
             require(scope, right)
         except Refused as refusal:
-            await self.store.write(_refused, scope, right, storable(target), refusal, scope.via)
+            await self._on_record(scope, right, target, refusal, scope.via)
             raise
 
     async def act(
@@ -172,8 +172,16 @@ class Backend:
                 # Somebody made the same at the same moment. Theirs is there by now: the use-case finds it, and says so.
                 return await self.store.write(use_case, scope, *args, **kwargs)
         except Refused as refusal:
-            await self.store.write(_refused, scope, right, target, refusal, scope.via)
+            await self._on_record(scope, right, target, refusal, scope.via)
             raise
+
+    async def record_refused_request(self, scope: Scope, action: str, request: str, reason: str) -> None:
+        """The audit row of a request that no deed was made of: it was refused before, or only wanted to look."""
+        await self.store.write(audit, scope, action, request[:256], allowed=False, reason=reason)
+
+    async def _on_record(self, scope: Scope, action: str, target: str, refusal: Refused, via: str | None) -> None:
+        await self.store.write(_refused, scope, action, storable(target), refusal, via)
+        refusal.recorded = True
 
     # -- runs
 
@@ -235,7 +243,7 @@ class Backend:
         try:
             require(scope, right)
         except Refused as refusal:
-            await self.store.write(_refused, scope, action, run, refusal, via)
+            await self._on_record(scope, action, run, refusal, via)
             raise
 
         def work(tx: Tx) -> None:

@@ -15,8 +15,8 @@ from litestar.serialization import decode_json
 
 from signoff.web import say
 from signoff.web.pages import caller_of, render, sign_in_redirect
-from signoff.web.security import NotSignedIn, PageTooOld
-from signoff.workflow.errors import SignoffError
+from signoff.web.security import Forged, NotSignedIn, PageTooOld, refused
+from signoff.workflow.errors import Refused, SignoffError
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +61,8 @@ def _page(request: Request[Any, Any, Any], status: int, text: str, **more: Any) 
 def on_signoff_error(request: Request[Any, Any, Any], error: SignoffError) -> Response[bytes]:
     document = error.to_problem()
     status = int(document["status"])
+    if isinstance(error, Refused) and status == 403 and not error.recorded:
+        refused(request, str(error.context.get("action", "request")), error.reason)
     if _wants_problem(request):
         headers = {"retry-after": str(error.context["retry_after"])} if "retry_after" in error.context else None
         return Response(
@@ -76,6 +78,8 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
         return Response(b"", status_code=400)
     if status >= 500:
         return on_unexpected(request, error)
+    if isinstance(error, Forged):
+        refused(request, "request", error.reason)
     detail = str(error.detail) or HTTPStatus(status).phrase
     if isinstance(error, ValidationException):
         status = 422 if _wants_problem(request) else 400

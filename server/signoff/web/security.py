@@ -15,6 +15,8 @@ from litestar.enums import ScopeType
 from litestar.exceptions import PermissionDeniedException
 from litestar.middleware.base import ASGIMiddleware
 
+from signoff.people.links import SETUP_PATH
+
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
@@ -78,8 +80,16 @@ def unmask(token: str) -> str:
         return ""
 
 
-class PageTooOld(PermissionDeniedException):
+class Forged(PermissionDeniedException):
+    """A form that another site sent, or nobody of ours."""
+
+    reason = "another_site"
+
+
+class PageTooOld(Forged):
     """A form from a session that is over. What was typed into it need not be lost."""
+
+    reason = "page_too_old"
 
 
 class NotSignedIn(Exception):
@@ -184,14 +194,43 @@ def with_headers(scope: HTTPScope, send: Send) -> Send:
     return sending
 
 
+def with_record(scope: HTTPScope, send: Send, backend: Backend) -> Send:
+    """Has a refusal that `refused` noted in the audit log before whoever was refused reads of it."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            noted = scope.get("state", {}).pop("refused", None)
+            if noted is not None:
+                await backend.record_refused_request(*noted)
+        await send(message)
+
+    return sending
+
+
+def refused(request: Request[Any, Any, Any], action: str, reason: str) -> None:
+    """Note for the audit log that this request was refused: one row, whatever it was.
+
+    Only of those who are signed in, or have a token. Strangers are sent to the sign-in page, where attempts are counted
+    and kept; were each of their requests a row, anybody could fill the table without an account.
+    """
+    caller: Caller | None = request.scope["state"].get("caller")
+    scope = caller.scope if caller is not None else request.scope.get("user")
+    if scope is None:
+        return
+    path = request.url.path
+    if path.startswith(SETUP_PATH):
+        path = f"{SETUP_PATH}..."  # the rest is a secret
+    request.scope["state"]["refused"] = (scope, action, f"{request.method} {path}", reason)
+
+
 async def _check_forgery(request: Request[Any, Any, Any], caller: Caller) -> None:
     """A post counts only when it comes from our own pages: by the browser's own word, and with the session's token."""
     site = request.headers.get("sec-fetch-site")
     if site not in (None, "same-origin", "none"):
-        raise PermissionDeniedException("This request came from another site.")
+        raise Forged("This request came from another site.")
     origin = request.headers.get("origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        raise PermissionDeniedException("This request came from another site.")
+        raise Forged("This request came from another site.")
     token = request.headers.get("x-csrf-token")
     if token is None:
         form = await request.form()

@@ -20,6 +20,12 @@ from signoff.web.pages import AnyRequest, backend_of, badge_of, render, scope_of
 ROWS = 50
 AT_ONCE = 2_000  # rows that are verified whenever somebody looks; more only when asked for
 KINDS = {"decision": "Decided", "kept": "Kept", "lapsed": "Lapsed", "expired": "Expired", "closed": "Closed"}
+REASONS = {
+    "role": "The role does not allow it",
+    "another_site": "Sent by another site",
+    "page_too_old": "From a page of another session",
+    "bad_credentials": "Wrong password",
+}
 MEDIA: dict[ledger.Format, str] = {"jsonl": "application/jsonl", "csv": "text/csv"}
 
 
@@ -92,6 +98,7 @@ async def audit_log(request: AnyRequest) -> Response[Any]:
     return render(
         request, "record/audit.html", place="record", badge=await badge_of(request), rows=rows[:ROWS], typed=typed,
         refused=refused, filtered=bool(kept), older=older, details=_details,
+        why=lambda reason: REASONS.get(reason) or say.words(reason),
     )  # fmt: skip
 
 
