@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import sqlalchemy as sa
 from signoff.approvals import claims, thread
 from signoff.approvals.doors import through
 from signoff.approvals.questions import A
+from signoff.people import tokens
 from signoff.people.audit import A as AUDIT
 from signoff.people.groups import remove_from_group
-from signoff.people.users import set_active, set_role
+from signoff.people.users import remove_user, set_active, set_role
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import InvalidInput, NotFound, Refused
@@ -82,7 +84,7 @@ async def test_claiming_twice_is_once_and_releasing_gives_it_to_the_next(here: W
     ]
 
 
-@pytest.mark.parametrize("loss", ["group", "role", "account"])
+@pytest.mark.parametrize("loss", ["group", "role", "account", "left"])
 async def test_a_claim_ends_with_the_right_to_answer(here: World, loss: str) -> None:
     ana = await here.add("ana@example.org", "approver", "finance")
     bob = await here.add("bob@example.org", "approver", "finance")
@@ -92,8 +94,31 @@ async def test_a_claim_ends_with_the_right_to_answer(here: World, loss: str) -> 
         await here.store.write(remove_from_group, here.embedded, "finance", "ana@example.org")
     elif loss == "role":
         await here.store.write(set_role, here.embedded, "ana@example.org", "viewer")
-    else:
+    elif loss == "account":
         await here.store.write(set_active, here.embedded, "ana@example.org", False)
+    else:
+        await here.store.write(remove_user, here.embedded, "ana@example.org")
+    assert await claimed_by(here, asked) is None
+    await claim(here, bob, asked)
+    assert await claimed_by(here, asked) == "bob@example.org"
+
+
+async def test_a_claim_of_a_token_ends_when_it_is_revoked_and_does_not_count_when_it_has_expired(here: World) -> None:
+    bob, asked = await here.add("bob@example.org"), await here.ask()
+    for name, lifetime in (("ci", None), ("short", timedelta(days=1))):
+        secret = await here.store.write(
+            tokens.create_token, here.embedded, name, role="approver", lifetime=lifetime
+        )  # fmt: skip
+        program = await here.store.read(tokens.scope_for_token, secret)
+        assert program is not None
+        await claim(here, program, asked)
+        with pytest.raises(Refused):
+            await claim(here, bob, asked)
+        if lifetime is None:
+            await here.store.write(tokens.revoke_token, here.embedded, name)
+            assert await claimed_by(here, asked) is None
+        else:
+            here.clock.advance(lifetime)
     await claim(here, bob, asked)
     assert await claimed_by(here, asked) == "bob@example.org"
 

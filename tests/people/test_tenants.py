@@ -107,6 +107,9 @@ async def test_a_tenant_is_renamed_for_pages_only_and_no_two_are_called_alike(he
     for title in ("", "  ", "a\nb", "x\x00", "long" * 70):
         with pytest.raises(InvalidInput):
             await here.store.write(tenants.add_tenant, root, title)
+    for length in (101, 257):
+        with pytest.raises(InvalidInput, match="has 1 to 100 characters"):
+            await here.store.write(tenants.rename_tenant, root, "wholesale", "x" * length)
     with pytest.raises(NotFound):
         await here.store.write(tenants.rename_tenant, root, "nowhere", "x")
     told = ("tenant.rename", "root@example.org", "wholesale", '{"from":"wholesale","to":"Wholesale & Co"}')

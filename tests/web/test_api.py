@@ -83,6 +83,11 @@ async def test_bad_input_is_named_field_by_field_and_leaves_nothing(site: Site) 
         assert shape.status_code == 422
         assert shape.headers["content-type"] == "application/problem+json"
         assert (await api.post("/api/v1/runs", content=b"{")).status_code in (400, 422)
+        for body in (b"", b"null", b"[]", b'"x"'):
+            none = (await api.post("/api/v1/runs", content=body, headers={"content-type": "application/json"})).json()
+            assert (none["status"], none["type"]) == (422, "invalid_input")
+            assert none["detail"].startswith("Send a JSON object with workflow; version, args, ")
+            assert none["errors"] == [{"loc": [], "message": none["detail"]}]
         deep = await api.post("/api/v1/runs", content=b"[" * 5_000 + b"]" * 5_000)
         assert (deep.status_code, deep.json()["detail"]) == (400, "The JSON is nested too deeply")
         both = await api.post("/api/v1/runs", json={**START, "run_at": "2030-01-01T00:00:00Z", "run_after": 3})

@@ -415,6 +415,10 @@ async def test_pause_resume_cancel_from_pages(both_sites: Site) -> None:
         late = await press("pause")
         assert late.status_code == 409
         assert "canceled" in late.text
+        for action in ("cancel", "pause", "resume"):
+            dialog = (await client.get(f"/runs/{run.id}/{action}")).text
+            assert f"This run is over: it was canceled. Nothing is left to {action}." in dialog
+            assert f'action="/runs/{run.id}/{action}"' not in dialog
 
 
 async def test_a_failed_run_is_restarted_from_its_page(site: Site) -> None:

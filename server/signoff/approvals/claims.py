@@ -11,6 +11,7 @@ from signoff.approvals.questions import A
 from signoff.approvals.standing import Standing, finder, standing_of, waits_for
 from signoff.engine.outcomes import Row
 from signoff.people.audit import audit
+from signoff.people.tokens import ACTOR, find_token
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
@@ -63,10 +64,11 @@ def still_counts(tx: Tx, row: Row, standing: Standing | None = None, find: Find 
     """
     if row.claimed_by is None:
         return False
-    if row.claimed_by.startswith("token:"):
-        return True  # until an operator releases it
     find = finder(tx, row.tenant_id) if find is None else find
-    person = find(row.claimed_by)
+    if row.claimed_by.startswith(ACTOR):
+        person = find_token(tx, row.tenant_id, row.claimed_by.removeprefix(ACTOR))
+    else:
+        person = find(row.claimed_by)
     return person is not None and waits_for(standing or standing_of(tx, row), person, find)
 
 

@@ -155,9 +155,10 @@ def rename_tenant(tx: Tx, scope: Scope, name: str, title: str) -> None:
 
 def _clean(field: str, text: str, most: int) -> str:
     try:
-        check_name(text, "tenant")
+        # Of the lengths the shorter one is told: what is too long for a name is so for a title.
         if len(text) > most or not text.isprintable():
             raise InvalidInput(f"a tenant's {field} has 1 to {most} characters and no control characters")
+        check_name(text, "tenant")
     except InvalidInput as error:
         raise InvalidInput(error.message, fields=[FieldError((field,), error.message)]) from error
     return text

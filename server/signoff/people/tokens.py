@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from signoff.people.audit import audit
 from signoff.people.canonical import nameable
-from signoff.people.changes import one_at_a_time
+from signoff.people.changes import one_at_a_time, people_changed
 from signoff.people.permissions import require
 from signoff.people.secret_text import digest, new_secret
 from signoff.people.users import M, U, clean_email, clean_role, find_person
@@ -23,6 +23,7 @@ from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound
 T = Token.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
 
 PREFIX: Final = "signoff_"  # lets secret scanners know what they found
+ACTOR: Final = "token:"  # before the name of one that acts for nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def revoke_token(tx: Tx, scope: Scope, name: str) -> None:
     if not nameable(name) or not tx.conn.execute(query.values(revoked_at=tx.now)).rowcount:
         raise NotFound(f"There is no token {name!r} that could be revoked", token=name)
     audit(tx, scope, "token.revoke", name)
+    people_changed(tx, scope.tenant_id)  # what it had claimed is free again
 
 
 def scope_for_token(tx: Tx, secret: str) -> Scope | None:
@@ -131,6 +133,13 @@ def scopes_for_tokens(tx: Tx, secrets: Iterable[str]) -> dict[str, Scope | None]
     return found
 
 
+def find_token(tx: Tx, tenant_id: int, name: str) -> Person | None:
+    """The token of its own that can be used under this name, as it acts; None when it was revoked or has expired."""
+    query = sa.select(T.c.role).where(T.c.tenant_id == tenant_id, T.c.name == name, T.c.user_id.is_(None))
+    role = tx.conn.execute(query.where(_is_usable(tx))).scalar()
+    return None if role is None else Person(f"{ACTOR}{name}", name, role)
+
+
 def _is_usable(tx: Tx) -> sa.ColumnElement[bool]:
     return sa.and_(T.c.revoked_at.is_(None), sa.or_(T.c.expires_at.is_(None), T.c.expires_at > tx.now))
 
@@ -149,7 +158,7 @@ def _scope(tx: Tx, token: _Held) -> Scope | None:
     if token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= tx.now):
         return None
     if token.user_id is None:
-        return Scope(token.tenant_id, Person(f"token:{token.name}", token.name, token.role, None, frozenset()))
+        return Scope(token.tenant_id, Person(f"{ACTOR}{token.name}", token.name, token.role, None, frozenset()))
     person = find_person(tx, token.tenant_id, user_id=token.user_id)
     if person is None:
         return None

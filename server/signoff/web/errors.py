@@ -86,6 +86,8 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
     if _wants_problem(request):
         detail = _TEXTS[413] if status == 413 else detail
         members = {"errors": _fields(error.extra)} if isinstance(error, ValidationException) and error.extra else {}
+        if isinstance(error, ValidationException) and (wanted := _wanted(request, members.get("errors", []))):
+            detail, members = wanted, {"errors": [{"loc": [], "message": wanted}]}
         kind = "invalid_input" if isinstance(error, ValidationException) else "about:blank"
         return problem(status, detail, type=kind, headers=dict(error.headers or {}) or None, **members)
     if isinstance(error, PageTooOld) and request.url.path.startswith(FORMS):
@@ -121,6 +123,19 @@ def on_recursion(request: Request[Any, Any, Any], error: RecursionError) -> Resp
 
 def on_not_signed_in(request: Request[Any, Any, Any], error: NotSignedIn) -> Response[Any]:
     return sign_in_redirect(request)
+
+
+def _wanted(request: Request[Any, Any, Any], errors: list[dict[str, Any]]) -> str:
+    """What a body must be that is none, or no object: what is wrong with it is not one of its fields."""
+    data = request.route_handler.parsed_data_field
+    model: Any = data.annotation if data is not None else None
+    if not hasattr(model, "model_fields") or not any(item["loc"] in ([""], ["data"]) for item in errors):
+        return ""
+    fields = {item.alias or name: item.is_required() for name, item in model.model_fields.items()}
+    must, may = ([name for name, needed in fields.items() if needed is wanted] for wanted in (True, False))
+    with_ = f" with {say.listed(must, 'and')}" if must else ""
+    besides = f"; {say.listed(may, 'and')} may be in it{' too' if must else ''}" if may else ""
+    return f"Send a JSON object{with_}{besides}"
 
 
 def _fields(extra: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 
 from signoff.engine.rounds import Prospect
 from signoff.engine.status import Status
-from signoff.engine.views import RunFilter, RunSummary, StepView
+from signoff.engine.views import RunFilter, RunSummary, RunView, StepView
 from signoff.people.permissions import may
 from signoff.store.scope import Scope
 from signoff.web import say, wording
@@ -277,6 +277,18 @@ _HEADINGS = {
 }
 
 
+def _why_not(action: str, run: RunView) -> str:
+    """Why the state of the run leaves nothing to do, for a dialog that was open, or is come to by its address."""
+    if action != "restart" and run.status in say.FINAL:
+        return f"This run is over: it {_ENDS[run.status]}. Nothing is left to {action}."
+    if action == "cancel" and run.status == "canceling":
+        return "This run is being canceled already."
+    return ""
+
+
+_ENDS = {"completed": "is completed", "failed": "failed", "canceled": "was canceled"}
+
+
 async def _dialog(
     request: AnyRequest,
     run: str,
@@ -315,6 +327,7 @@ async def _dialog(
         typed=typed,
         default_from=_default_from(details.run.status, steps),
         refusal=refusal,
+        why_not=_why_not(action, details.run),
         in_dialog=is_htmx(request),
     )
 
