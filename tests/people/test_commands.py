@@ -191,7 +191,12 @@ def test_a_tenant_has_a_title_and_a_first_admin(run: Runner) -> None:
     assert (taken.exit_code, "called 'wholesale & CO' already" in taken.output) == (1, True)
     assert run("users", "remove", "ana@example.org", "--tenant", "retail").exit_code == 1  # the last admin
     run.ok("users", "set-role", "bob@example.org", "admin", "--tenant", "wholesale")
-    run.ok("users", "add", "bob@example.org", "--role", "admin", "--tenant", "retail")
+    asked = run("users", "add", "bob@example.org", "--role", "admin", "--tenant", "retail")
+    assert asked.exit_code == 1
+    assert "An admin of another tenant made it, and may know its password" in asked.output
+    assert "--existing" in asked.output
+    assert "bob@" not in run.ok("users", "list", "--tenant", "retail")
+    run.ok("users", "add", "bob@example.org", "--role", "admin", "--tenant", "retail", "--existing")
     assert "ana@example.org belongs to retail no more." in run.ok(
         "users", "remove", "ana@example.org", "--tenant", "retail"
     )

@@ -150,6 +150,51 @@ async def test_a_provider_of_one_tenant_opens_the_others_only_if_its_settings_sa
             assert "wholesale" in page
 
 
+async def test_an_account_of_another_tenant_is_added_after_a_question(site: Site) -> None:
+    await wholesale(site)
+    form = {"email": "Boss@example.org", "name": "Bo", "role": "viewer", "group": "finance"}
+    async with site.signed_in("ada@example.org") as ada:
+        asked = await post(ada, "/people", form)
+        assert asked.status_code == 409
+        assert "boss@example.org has an account already. An admin of another tenant made it" in asked.text
+        assert "may know its password" in asked.text
+        assert "Wholesale" not in asked.text
+        (answer,) = re.findall(r'name="existing" value="([^"]+)" required', asked.text)
+        assert 'name="group" value="finance" checked' in asked.text
+        other = await post(ada, "/people", {**form, "email": "ana2@example.org", "existing": answer})
+        assert other.status_code == 200, "a new account needs no answer"
+        assert (await post(ada, "/people", {**form, "existing": "ana@example.org"})).status_code == 409
+        assert "boss@example.org" not in (await ada.get("/people?find=boss")).text
+        added = await post(ada, "/people", {**form, "existing": answer})
+        assert added.status_code == 303
+        assert "boss@example.org" in (await ada.get(added.headers["location"])).text
+
+
+async def test_many_groups_are_looked_for_on_the_page_of_a_person(site: Site) -> None:
+    def make(tx: Tx) -> None:
+        for number in range(60):
+            groups.make_group(tx, site.engine.scope(), f"team {number:02}")
+        groups.add_to_group(tx, site.engine.scope(), "team 59", "ana@example.org")
+
+    await site.engine.store.write(make)
+    async with site.signed_in("ada@example.org") as ada:
+        link = re.search(r'href="(/people/\d+)"', (await ada.get("/people?find=ana@")).text)
+        assert link is not None
+        page = (await ada.get(link[1])).text
+        assert "There are more groups" in page
+        assert re.findall(r'name="group" value="([^"]+)" checked', page) == ["finance", "team 59"]
+        assert "team 57" not in page
+        found = (await ada.get(f"{link[1]}?find=EAM%2057")).text
+        assert re.findall(r'name="group" value="([^"]+)"', found) == ["finance", "team 57", "team 59"]
+        saved = await post(ada, f"{link[1]}/groups", {"had": ["finance", "team 59"], "group": ["finance", "team 57"]})
+        assert saved.status_code == 303
+        page = (await ada.get(link[1])).text
+        assert re.findall(r'name="group" value="([^"]+)" checked', page) == ["finance", "team 57"]
+        dialog = (await ada.get("/people/add")).text
+        assert dialog.count('name="group"') == 50
+        assert "There are more groups" in dialog
+
+
 async def test_a_group_is_deleted_after_saying_what_that_means(site: Site) -> None:
     _, question = await site.order("o-1")
     async with site.signed_in("ada@example.org") as ada, site.signed_in("omar@example.org") as omar:

@@ -34,6 +34,7 @@ def users() -> None:
 @click.option("--name", default="", help="How pages call the person.")
 @click.option("--role", type=role_choice, default="approver", show_default=True)
 @click.option("--group", "groups", multiple=True, help="Make the person a member; may be given several times.")
+@click.option("--existing", is_flag=True, help="Also an account that an admin of another tenant made.")
 @password_option
 @url_option
 @tenant_option
@@ -44,14 +45,24 @@ async def add(
     name: str,
     role: str,
     groups: tuple[str, ...],
+    existing: bool,
     password_stdin: bool,
     url: str,
     tenant: str,
     database: str,
 ) -> None:
-    """Add a person. Without a password, prints a link with which they set one."""
+    """Add a person. Without a password, prints a link with which they set one.
+
+    An account that another tenant has keeps its name and password, and is added with --existing only.
+    """
     password = hash_password(_from_stdin()) if password_stdin else None
-    secret = await run_use_case(database, tenant, _add, email, name, role, groups, password)
+    try:
+        secret = await run_use_case(database, tenant, _add, email, name, role, groups, password, existing)
+    except Conflict as error:
+        if not error.context.get("existing"):
+            raise
+        message = f"{error.message}. If that is whom you mean, add --existing: the account keeps its name and password."
+        raise CommandFailed(message) from error
     click.echo(f"Added {email.strip().lower()} as {role}.")
     if secret is not None:
         click.echo(f"They set their password here, once, within 24 hours:\n{link_address(url, secret)}")
@@ -221,9 +232,16 @@ async def list_groups(tenant: str, database: str) -> None:
 
 
 def _add(
-    tx: Tx, scope: Scope, email: str, name: str, role: str, groups: tuple[str, ...], password: str | None
+    tx: Tx,
+    scope: Scope,
+    email: str,
+    name: str,
+    role: str,
+    groups: tuple[str, ...],
+    password: str | None,
+    existing: bool,
 ) -> str | None:
-    user_id = users_of.add_user(tx, scope, email, name=name, role=role, password_hash=password)
+    user_id = users_of.add_user(tx, scope, email, name=name, role=role, password_hash=password, existing=existing)
     for group in groups:
         groups_of.add_to_group(tx, scope, group, email)
     return None if users_of.has_password(tx, user_id) else users_of.password_link(tx, scope, email)

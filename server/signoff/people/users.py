@@ -63,11 +63,20 @@ def clean_role(role: str) -> str:
 
 
 def add_user(
-    tx: Tx, scope: Scope, email: str, *, name: str = "", role: str = "approver", password_hash: str | None = None
+    tx: Tx,
+    scope: Scope,
+    email: str,
+    *,
+    name: str = "",
+    role: str = "approver",
+    password_hash: str | None = None,
+    existing: bool = True,
 ) -> int:
     """Make an account (or take the one with this address) a member of the tenant and return its id.
 
-    An account that exists keeps its name and password: an admin of one tenant does not change another's people.
+    An account that exists keeps its name and password: an admin of one tenant does not change another's people. Whoever
+    made it may know its password, so doors ask first: without `existing` it is not taken, and the `Conflict` has
+    `existing` in its context.
     """
     require(scope, "people.manage")
     email, role = clean_email(email), clean_role(role)
@@ -78,6 +87,9 @@ def add_user(
         user_id = tx.conn.execute(sa.insert(U).values(**values, created_at=tx.now).returning(U.c.id)).scalar_one()
     elif tx.conn.execute(sa.select(M.c.role).where(M.c.tenant_id == scope.tenant_id, M.c.user_id == user_id)).first():
         raise Conflict(f"{email} is already a user here", user=email)
+    elif not existing:
+        message = f"{email} has an account already. An admin of another tenant made it, and may know its password"
+        raise Conflict(message, user=email, existing=True)
     tx.conn.execute(sa.insert(M).values(tenant_id=scope.tenant_id, user_id=user_id, role=role))
     audit(tx, scope, "user.add", email, detail={"role": role})
     people_changed(tx, scope.tenant_id)

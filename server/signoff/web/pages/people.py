@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -46,7 +47,9 @@ class Details:
     """A member with what their page needs to say what is possible, and why not."""
 
     user: users.UserView
-    groups: list[str]
+    groups: list[str]  # theirs, and some of the others
+    more_groups: bool
+    find: str
     last_admin: bool
     elsewhere: bool
 
@@ -76,10 +79,11 @@ class Details:
 _ELSEWHERE = "The account belongs to other tenants too. Whoever runs the server can change it with signoff users."
 
 
-def _details(tx: Tx, scope: Scope, user_id: int) -> Details:
+def _details(tx: Tx, scope: Scope, user_id: int, find: str = "") -> Details:
     user = users.user(tx, scope, user_id)
     last = user.role == "admin" and user.active and users.admins(tx, scope) == 1
-    return Details(user, groups.group_names(tx, scope), last, users.elsewhere(tx, scope, user_id))
+    known, more = _groups_to_choose(tx, scope, user.groups, find)
+    return Details(user, known, more, find, last, users.elsewhere(tx, scope, user_id))
 
 
 def done_notes(request: AnyRequest, words: dict[str, str]) -> list[dict[str, str]]:
@@ -135,20 +139,33 @@ async def people_page(request: AnyRequest) -> Response[Any]:
                   total=total, notes=done_notes(request, DONE))  # fmt: skip
 
 
-async def _add_dialog(request: AnyRequest, typed: dict[str, Any], error: str = "", http: int = 200) -> Response[Any]:
+async def _add_dialog(
+    request: AnyRequest, typed: dict[str, Any], error: str = "", http: int = 200, *, existing: bool = False
+) -> Response[Any]:
+    """`existing`: the address has an account, and it is asked whether that is whom one means."""
     require(scope_of(request), "people.manage")
-    known = await backend_of(request).look(groups.group_names, scope_of(request))
+    known, more = await backend_of(request).look(_groups_to_choose, scope_of(request), typed["groups"])
     return render(request, "people/add.html", http=http, place="people", typed=typed, error=error, roles=ROLE_WORDS,
-                  groups=known, in_dialog=is_htmx(request))  # fmt: skip
+                  groups=known, more=more, existing=existing, in_dialog=is_htmx(request))  # fmt: skip
+
+
+def _groups_to_choose(tx: Tx, scope: Scope, chosen: Sequence[str], find: str = "") -> tuple[list[str], bool]:
+    """Those that are chosen, and the first of those that a search finds; whether there are others."""
+    found = groups.find_groups(tx, scope, find, limit=ROWS)
+    return sorted({*chosen, *(group.name for group in found.rows)}), found.after is not None
 
 
 @get("/people/add")
 async def add_dialog(request: AnyRequest) -> Response[Any]:
-    return await _add_dialog(request, {"email": "", "name": "", "role": "approver", "groups": []})
+    return await _add_dialog(request, {"email": "", "name": "", "role": "approver", "groups": [], "existing": ""})
 
 
 def _add(tx: Tx, scope: Scope, typed: dict[str, Any]) -> tuple[users.UserView, str | None]:
-    user_id = users.add_user(tx, scope, typed["email"], name=typed["name"], role=typed["role"])
+    # The answer is to the question about one address, and to no other that was typed after it.
+    existing = bool(typed["existing"]) and typed["existing"] == users.clean_email(typed["email"])
+    user_id = users.add_user(
+        tx, scope, typed["email"], name=typed["name"], role=typed["role"], existing=existing
+    )  # fmt: skip
     for group in typed["groups"]:
         groups.add_to_group(tx, scope, group, typed["email"])
     user = users.user(tx, scope, user_id)
@@ -160,12 +177,14 @@ def _add(tx: Tx, scope: Scope, typed: dict[str, Any]) -> tuple[users.UserView, s
 @post("/people")
 async def add(request: AnyRequest) -> Response[Any]:
     form = await request.form()
-    typed: dict[str, Any] = await _typed(request, "email", "name", "role")
+    typed: dict[str, Any] = await _typed(request, "email", "name", "role", "existing")
     typed["groups"] = [str(value)[:256] for value in form.getall("group", [])]
     try:
         user, secret = await backend_of(request).act("people.manage", typed["email"], _add, scope_of(request), typed)
     except (InvalidInput, Conflict) as error:
-        return await _add_dialog(request, typed, problem_of(error), 422 if isinstance(error, InvalidInput) else 409)
+        http = 422 if isinstance(error, InvalidInput) else 409
+        existing = bool(error.context.get("existing"))
+        return await _add_dialog(request, typed, problem_of(error), http, existing=existing)
     if secret is None:
         return redirect(f"/people/{user.id}")
     return _link_page(request, user, secret, added=True)
@@ -183,7 +202,8 @@ def unkept(answer: Response[Any]) -> Response[Any]:
 
 
 async def _person_page(request: AnyRequest, user_id: int, error: str = "", http: int = 200) -> Response[Any]:
-    details = await backend_of(request).look(_details, scope_of(request), user_id)
+    find = request.query_params.get("find", "").strip()[:200]
+    details = await backend_of(request).look(_details, scope_of(request), user_id, find)
     return render(request, "people/person.html", http=http, place="people", badge=await badge_of(request), error=error,
                   details=details, user=details.user, roles=ROLE_WORDS, notes=done_notes(request, DONE))  # fmt: skip
 
@@ -255,12 +275,16 @@ def _link(tx: Tx, scope: Scope, user_id: int) -> str:
     return users.password_link(tx, scope, users.user(tx, scope, user_id).email)
 
 
-@get("/people/{user:int}/deactivate")
-async def deactivate_dialog(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+async def _leaving_dialog(request: AnyRequest, user: int, deed: str) -> Response[Any]:
     require(scope_of(request), "people.manage")
     details = await backend_of(request).look(_details, scope_of(request), user)
-    return render(request, "people/deactivate.html", place="people", details=details, user=details.user,
-                  in_dialog=is_htmx(request))  # fmt: skip
+    return render(request, "people/leave.html", place="people", details=details, user=details.user,
+                  deed=deed, in_dialog=is_htmx(request))  # fmt: skip
+
+
+@get("/people/{user:int}/deactivate")
+async def deactivate_dialog(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
+    return await _leaving_dialog(request, user, "deactivate")
 
 
 @post("/people/{user:int}/deactivate")
@@ -279,10 +303,7 @@ def _set_active(tx: Tx, scope: Scope, user_id: int, active: bool) -> None:
 
 @get("/people/{user:int}/remove")
 async def remove_dialog(request: AnyRequest, user: FromPath[int]) -> Response[Any]:
-    require(scope_of(request), "people.manage")
-    details = await backend_of(request).look(_details, scope_of(request), user)
-    return render(request, "people/remove.html", place="people", details=details, user=details.user,
-                  in_dialog=is_htmx(request))  # fmt: skip
+    return await _leaving_dialog(request, user, "remove")
 
 
 @post("/people/{user:int}/remove")
