@@ -328,3 +328,16 @@ async def test_the_desk_fits_a_phone_with_text_of_twice_the_size(site: Site, new
         assert over <= 0, f"{path} is {over} px too wide"
         badge, icon = await place(page, "#badge .badge"), await place(page, ".rail [href='/approvals'] .icon")
         assert badge["x"] >= icon["x"] + icon["width"], "the number stands beside the icon"
+
+
+async def test_a_question_is_printed_dark_on_light_and_without_what_leads_elsewhere(
+    site: Site, new_page: Pages
+) -> None:
+    asked = await asks(site, "On paper?")
+    page = await new_page(viewport=WIDTHS["desk"], color_scheme="dark")
+    await enter(page, site, "ana@example.org", f"/approvals/{asked}")
+    await page.emulate_media(media="print")
+    await expect(page.get_by_role("heading", level=1)).to_be_visible()
+    await expect(page.locator(".rail")).to_be_hidden()
+    await expect(page.locator(".pane-list")).to_be_hidden()
+    await expect(page.locator("body")).to_have_css("color", "rgb(27, 28, 32)")
