@@ -1,6 +1,6 @@
 # Everything here sets up what it needs: the virtual environment, the front-end files, and for tests Chromium and PostgreSQL.
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test coverage lint bench crash migrate constraints clean
+.PHONY: help venv demo test lint bench crash migrate constraints clean
 
 BIN := .venv/bin
 # `make test PYTEST="tests/store -k fence"` runs a part; `make test WORKERS=0` runs in one process.
@@ -12,8 +12,7 @@ INPUTS := pyproject.toml constraints.txt package.json package-lock.json hatch_bu
 
 help:
 	@echo "make demo      start the example app on a local port; it says what to click"
-	@echo "make test      lint, then all tests on SQLite and PostgreSQL"
-	@echo "make coverage  the tests, and how much of the code they run"
+	@echo "make test      lint, then all tests on SQLite and PostgreSQL, and how much of the code they run"
 	@echo "make lint      ruff, mypy --strict, import floors"
 	@echo "make bench     measure against DBOS and the disk, on this machine"
 	@echo "make crash     the long crash test: kills and stalls real processes for a while"
@@ -41,10 +40,6 @@ lint: venv
 	$(BIN)/lint-imports
 
 test: lint
-	@.ci/chromium
-	$(BIN)/pytest -n $(WORKERS) --dist=worksteal $(PYTEST)
-
-coverage: venv
 	@.ci/chromium
 	$(BIN)/pytest -n $(WORKERS) --dist=worksteal --cov --cov-report=term $(PYTEST)
 
