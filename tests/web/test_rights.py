@@ -190,6 +190,7 @@ async def test_every_route_stands_in_the_table_and_no_row_is_left_over(house: Ho
     assert routes == set(ROUTES)
 
 
+@pytest.mark.timeout(400)  # every route, role and tenant
 async def test_every_route_lets_in_whom_the_table_says_and_nobody_of_another_tenant(house: House) -> None:
     """And each refusal of somebody who is known leaves one row in the audit log; strangers leave none."""
     wrong = []
