@@ -14,10 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff import Engine, EventTimeout, Registry, Retry, Step, Workflow, action, event, mutation, workflow
+from signoff.engine import driving
 from signoff.engine import worker as worker_module
 from signoff.runtime.handles import Run
 from signoff.store import liveness
 from signoff.store.clock import ManualClock
+from signoff.store.errors import DiskFull
+from signoff.store.tx import Tx
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
 
@@ -390,3 +393,64 @@ async def test_a_failing_inline_mutation_harms_neither_its_run_nor_others(t: Tes
     await until(run, "blocked", "failed")
     assert await t.store.read(lambda tx: tx.conn.execute(sa.text("SELECT count(*) FROM line")).scalar()) == 0
     assert await t.result(await t.start(good)) == 1
+
+
+async def test_a_full_disk_blocks_and_fails_no_run(
+    sqlite_url: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "FULL_PAUSE", 0.01)
+    working, go_on = asyncio.Event(), asyncio.Event()
+    large = "x" * 300_000
+
+    @action(name="large", registry=registry)
+    async def work() -> str:
+        working.set()
+        await go_on.wait()
+        return large
+
+    @mutation(name="store", registry=registry)
+    async def store(session: AsyncSession, text: str) -> int:
+        await session.execute(sa.text("INSERT INTO note VALUES (:text)"), {"text": text * 2})
+        return len(text)
+
+    @workflow("w", registry=registry)
+    async def w(step: Step) -> int:
+        return await step.run_mutation(store, await step.run_action(work))
+
+    async with Engine(sqlite_url, registry=registry, grace=0) as engine:
+        assert engine.worker is not None
+        await make_notes(engine)
+        seen: list[type[BaseException]] = []
+        committed, noticed = engine.worker._committed, asyncio.Event()
+
+        def counting(run: Any, advance: Any, result: Any) -> None:
+            if isinstance(result, BaseException):
+                seen.append(type(result))
+                if len(seen) > 7:  # after so many failures that are its own a run is blocked
+                    noticed.set()
+            committed(run, advance, result)
+
+        engine.worker._committed = counting  # type: ignore[method-assign]
+
+        def room(tx: Tx, pages: int | None) -> None:
+            (used,) = tx.execute_raw("PRAGMA page_count")[0]
+            tx.execute_raw(f"PRAGMA max_page_count = {used + pages if pages is not None else 10_000_000}")
+
+        run = await engine.start(w)
+        await asyncio.wait_for(working.wait(), WAIT)
+        await engine.store.write(room, 4)
+        go_on.set()
+        await asyncio.wait_for(noticed.wait(), WAIT)
+        assert set(seen) == {DiskFull}
+        assert (await run.status()).status == "running"
+        await engine.store.write(room, 200)  # enough for the result and the args, not for the mutation
+        async with asyncio.timeout(WAIT):
+            while [step.state for step in await run.steps()][:1] != ["success"]:
+                await asyncio.sleep(0.01)
+            while len(await run.steps()) < 2:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)  # in which the mutation is tried
+        assert (await run.status()).status == "running"
+        await engine.store.write(room, None)
+        assert await run.result(timeout=WAIT) == len(large)
+        assert (await run.steps())[1].attempts == 0

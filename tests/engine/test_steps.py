@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from signoff import (
+    Compensation,
     NonRetryable,
     Registry,
     Retry,
@@ -895,13 +896,25 @@ async def test_what_has_a_secret_in_its_type_hides_the_values_of_its_runs(t: Tes
     async def by_type(login: Login) -> Login:
         return login
 
-    @action(name="by-option", sensitive=True, registry=registry)
+    @action(name="undo", registry=registry)
+    async def undo(what: Compensation) -> None:
+        undone.append(what.args)
+
+    @action(name="by-option", sensitive=True, compensate=undo, registry=registry)
     async def by_option(text: str) -> str:
         return text
 
     @workflow("child", registry=registry)
     async def child(step: Step, login: Login) -> str:
         return login.user
+
+    @workflow("undone", registry=registry)
+    async def failing(step: Step) -> None:
+        await step.run_action(by_option, secret)
+        await step.run_action(by_option, secret)
+        raise ValueError("to be undone")
+
+    undone: list[Any] = []
 
     @workflow("result-alone", registry=registry)
     async def result_alone(step: Step) -> Login:
@@ -920,6 +933,11 @@ async def test_what_has_a_secret_in_its_type_hides_the_values_of_its_runs(t: Tes
     for run in runs:
         await t.result(run)
         assert secret not in repr([await run.status(), await run.steps()]), (await run.status()).workflow
+    run = await t.start(failing)
+    with pytest.raises(RunFailed):
+        await t.result(run)
+    assert undone == [{"text": secret}] * 2
+    assert secret not in repr(await run.steps())
 
 
 async def test_an_exception_that_cannot_say_what_it_is_fails_the_step_all_the_same(

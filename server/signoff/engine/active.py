@@ -51,6 +51,7 @@ class Compensable:
     fn: str
     args: str | None
     on_error: str | None
+    sensitive: bool
     started: bool
     outcome: OutcomeKind | None = None
     value: str | None = None
@@ -188,8 +189,8 @@ class ActiveRun:
             if options.get("compensate"):
                 started = loaded.states[entry.no].started
                 self.compensables[entry.no] = Compensable(
-                    entry.no, options["compensate"], entry.args, options.get("on_error"), started,
-                    known_outcome(entry.outcome_kind, entry.error), entry.value,
+                    entry.no, options["compensate"], entry.args, options.get("on_error"), "sensitive" in options,
+                    started, known_outcome(entry.outcome_kind, entry.error), entry.value,
                 )  # fmt: skip
 
     def take_row(self, row: Row) -> None:

@@ -202,7 +202,7 @@ class Builder:
         )  # fmt: skip
         if "compensate" in options:
             self.run.compensables[new.no] = Compensable(
-                new.no, options["compensate"], ask.args, options.get("on_error"), started
+                new.no, options["compensate"], ask.args, options.get("on_error"), "sensitive" in options, started
             )
         run.used_pool = run.used_pool or pooled
         if canceled:

@@ -21,7 +21,7 @@ from signoff.engine.journal import load
 from signoff.engine.programs import make_replayer
 from signoff.engine.solo import commit_alone
 from signoff.replay.messages import Finish
-from signoff.store.errors import CommitUnknown, StoreError, TransactionConflict
+from signoff.store.errors import DiskFull, StoreError, TransactionConflict
 from signoff.store.promise import Promise
 from signoff.workflow.kinds import FUNCTION_KINDS, ResultKind, RunState
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from signoff.engine.worker import Worker
 
 logger = structlog.get_logger(__name__)
+
+FULL_PAUSE = 2.0  # seconds before a full disk is tried again: somebody has to free space
 
 
 class Driving(Holding):
@@ -162,14 +164,15 @@ class Driving(Holding):
         if run.closing or self.active.get(run.id) is not run:
             return  # this worker stops, or was taken for lost meanwhile
         if isinstance(result, BaseException) or advance is None:
-            away = isinstance(result, CommitUnknown) or (isinstance(result, StoreError) and result.transient)
-            failures = self._failures[run.id] = self._failures.get(run.id, 0) + (not away)  # else the database's fault
+            blamed = not (isinstance(result, StoreError) and result.passes)  # else it is the database's fault
+            failures = self._failures[run.id] = self._failures.get(run.id, 0) + blamed
             logger.error("an advance could not be written", run=run.public_id, error=str(result), tries=failures)
             self._take_back(run)
             if failures >= 5:
                 self._broken(run, f"its progress cannot be written: {result}")
             else:
-                self._call_later(RETRY_PAUSE * max(failures, 1), partial(self._reload, run))
+                pause = FULL_PAUSE if isinstance(result, DiskFull) else RETRY_PAUSE * max(failures, 1)
+                self._call_later(pause, partial(self._reload, run))
             return
         self._failures.pop(run.id, None)
         if not result.ok:

@@ -132,7 +132,8 @@ def compensation_plan(run: ActiveRun, registry: Registry, first: int) -> list[Co
         args = json.loads(item.args) if item.args else {}
         told = Compensation(args, _TOLD.get(item.outcome, "unknown"), result, run.ending["cause"])
         on_error: Literal["stop", "continue"] = "continue" if item.on_error == "continue" else "stop"
-        plan.append(Compensate(fn=fn, args=fn.codec.encode_call((told,), {}), name=fn.name, on_error=on_error))
+        call = fn.codec.encode_call((told,), {})
+        plan.append(Compensate(fn=fn, args=call, name=fn.name, on_error=on_error, sensitive=item.sensitive))
     return plan
 
 

@@ -22,6 +22,7 @@ class Compensate:
     args: str | None
     name: str
     on_error: Literal["stop", "continue"] = "stop"
+    sensitive: bool = False  # what is undone is, and its args and result are among the args
 
 
 class CompensationProgram:
@@ -62,6 +63,8 @@ class CompensationProgram:
         options = StepOptions.resolve(fn.given, _RETRIED, fn.defaults, None, self._defaults)
         if fn.kind is StepKind.MUTATION:
             options = replace(options, retry=None)  # the engine repeats it by itself
+        if step.sensitive or fn.codec.has_secrets:
+            options = replace(options, sensitive=True)
         return AskStep(
             index,
             fn.kind,

@@ -11,11 +11,15 @@ from signoff.workflow.errors import SignoffError
 
 
 class StoreError(SignoffError):
-    """Base. `transient` errors left nothing behind, and the same call may well succeed a moment later."""
+    """Base. `transient` errors left nothing behind, and the same call may well succeed a moment later.
+
+    `passes`: whatever was to be written is not at fault, so no run and no attempt fails for it, however long it takes.
+    """
 
     code = "database"
     status = 503
     transient = False
+    passes = False
 
 
 class UnsupportedDatabase(StoreError):
@@ -27,32 +31,36 @@ class DatabaseUnavailable(StoreError):
     """No connection, or it was lost before the commit was asked for."""
 
     code = "database_unavailable"
-    transient = True
+    transient = passes = True
 
 
 class CommitUnknown(StoreError):
     """The connection was lost during the commit: the transaction happened as a whole or not at all."""
 
     code = "commit_unknown"
+    passes = True
 
 
 class TransactionConflict(StoreError):
     """Serialization failure or deadlock; rolled back."""
 
     code = "transaction_conflict"
-    transient = True
+    transient = passes = True
 
 
 class DatabaseLocked(StoreError):
     """Another process held the SQLite file's write lock for too long."""
 
     code = "database_locked"
-    transient = True
+    transient = passes = True
 
 
 class DiskFull(StoreError):
+    """Nothing was written. It may do as soon as somebody frees space, and smaller things may do now."""
+
     code = "disk_full"
     status = 507
+    passes = True
 
 
 class NotWritable(StoreError):
