@@ -549,7 +549,7 @@ async def test_decisions_stay_when_their_run_is_deleted(t: TestEngine, registry:
     def decisions(tx: Any) -> int:
         from signoff.store.tables import Decision
 
-        return len(tx.conn.execute(Decision.__table__.select()).all())  # type: ignore[attr-defined]  # SQLModel sets it
+        return len(tx.conn.execute(Decision.__table__.select()).all())
 
     before = await t.store.read(decisions)
     await run.cleanup()

@@ -148,6 +148,6 @@ async def test_a_run_whose_completion_is_owed_stays(db: Database) -> None:
     await _finish(db, run)
     with pytest.raises(Conflict):
         await db.do(cleanup.cleanup, run.public_id)
-    told = sa.update(Completion.__table__).values(done=True, next_at=None)  # type: ignore[attr-defined]
+    told = sa.update(Completion.__table__).values(done=True, next_at=None)
     await db.store.write(lambda tx: tx.conn.execute(told))
     await db.do(cleanup.cleanup, run.public_id)

@@ -247,7 +247,7 @@ async def test_only_a_decision_answers_a_question(db: Database) -> None:
             "tenant_id": 1, "public_id": "q1", "run_id": run.run_id, "step_no": no, "ask": "order/ship", "title": "?",
             "facts": "{}", "schema": "{}", "to": "[]", "content_hash": "", "created_at": tx.now,
         }  # fmt: skip
-        tx.conn.execute(sa.insert(Approval.__table__).values(**row))  # type: ignore[attr-defined]
+        tx.conn.execute(sa.insert(Approval.__table__).values(**row))
 
     await db.store.write(add_approval)
     for name in ("order/ship", "renamed"):

@@ -322,7 +322,7 @@ async def test_what_was_undone_is_done_again(db: Database) -> None:
 
 
 async def _seeds(db: Database, run: Started) -> dict[int, str]:
-    table = Round.__table__  # type: ignore[attr-defined]
+    table = Round.__table__
     select = sa.select(table.c.generation, table.c.seed).where(table.c.run_id == run.run_id)
     return {row.generation: row.seed for row in await db.store.read(lambda tx: tx.conn.execute(select).all())}
 

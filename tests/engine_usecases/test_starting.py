@@ -44,7 +44,7 @@ async def test_a_start_is_stored_and_announced(db: Database) -> None:
     assert (row.requester, row.options) == ("ana@example.org", '{"retention": {"failed": 60.0}}')
     assert len(run.public_id) == 26
     assert run.public_id == run.public_id.lower()
-    label = Label.__table__  # type: ignore[attr-defined]
+    label = Label.__table__
     rows = await db.store.read(lambda tx: tx.conn.execute(sa.select(label.c.key, label.c.value)).all())
     assert [tuple(row) for row in rows] == [("team", "a")]
 
@@ -71,17 +71,17 @@ async def test_the_highest_version_that_a_live_worker_has_is_taken(db: Database)
     assert (await db.row(await db.start())).definition_id == new
 
     def add_worker(tx: Tx) -> int:
-        worker = Worker.__table__  # type: ignore[attr-defined]
+        worker = Worker.__table__
         number = tx.conn.execute(
             sa.insert(worker).values(name="w", started_at=tx.now).returning(worker.c.id)
         ).scalar_one()
         has = {"worker_id": number, "definition_id": old, "code_hash": "a"}
-        tx.conn.execute(sa.insert(WorkerDefinition.__table__).values(**has))  # type: ignore[attr-defined]
+        tx.conn.execute(sa.insert(WorkerDefinition.__table__).values(**has))
         forget_definitions(tx)
         return int(number)
 
     def lose_worker(tx: Tx, number: int) -> None:
-        worker = Worker.__table__  # type: ignore[attr-defined]
+        worker = Worker.__table__
         tx.conn.execute(sa.update(worker).where(worker.c.id == number).values(lost_at=tx.now))
         forget_definitions(tx)
 

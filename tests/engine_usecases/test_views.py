@@ -62,7 +62,7 @@ async def test_a_run_shows_what_it_waits_for(db: Database) -> None:
             "tenant_id": 1, "public_id": "q1", "run_id": run.run_id, "step_no": ask, "ask": "order/ship", "title": "?",
             "facts": "{}", "schema": "{}", "to": '[{"group": "finance"}]', "content_hash": "", "created_at": tx.now,
         }  # fmt: skip
-        tx.conn.execute(sa.insert(Approval.__table__).values(**approval))  # type: ignore[attr-defined]
+        tx.conn.execute(sa.insert(Approval.__table__).values(**approval))
         tx.conn.execute(
             sa.text("UPDATE signoff_step SET child_id = :child WHERE run_id = :run AND no = :no"),
             {"child": child.run_id, "run": run.run_id, "no": child_no},
@@ -118,7 +118,7 @@ async def test_attempts_and_back_off_are_shown(db: Database) -> None:
     def fill(tx: Tx) -> None:
         row = {"run_id": run.run_id, "step_no": no, "number": 1, "started_at": now, "ended_at": now}
         error = json.dumps(ErrorInfo("IOError", "no paper").to_json())
-        tx.conn.execute(sa.insert(Attempt.__table__).values(**row, error=error, next_at=next_at))  # type: ignore[attr-defined]
+        tx.conn.execute(sa.insert(Attempt.__table__).values(**row, error=error, next_at=next_at))
 
     await db.store.write(fill)
     steps = await db.steps(run)
@@ -191,7 +191,7 @@ async def test_logs_go_on_after_the_last_line_seen(db: Database) -> None:
             for n in range(5)
             for item in (run, other)
         ]
-        tx.conn.execute(sa.insert(LogLine.__table__), rows)  # type: ignore[attr-defined]
+        tx.conn.execute(sa.insert(LogLine.__table__), rows)
 
     await db.store.write(fill)
     first = await db.store.read(lambda tx: views.logs_view(tx, TENANT, run.public_id, limit=2))
@@ -231,7 +231,7 @@ async def test_a_view_costs_the_same_however_much_it_shows(db: Database) -> None
 
 async def test_lists_are_paged_and_newest_first(db: Database) -> None:
     await db.store.write(
-        lambda tx: tx.conn.execute(sa.insert(Tenant.__table__).values(id=7, name="seven", created_at=tx.now))  # type: ignore[attr-defined]
+        lambda tx: tx.conn.execute(sa.insert(Tenant.__table__).values(id=7, name="seven", created_at=tx.now))
     )
     seven = Scope(7)
     ids = []
@@ -306,7 +306,7 @@ async def test_a_completion_that_did_not_succeed_is_shown(db: Database) -> None:
     await _finish(db, run)
 
     def fail(tx: Tx) -> None:
-        table = Completion.__table__  # type: ignore[attr-defined]
+        table = Completion.__table__
         error = json.dumps(ErrorInfo("IOError", "no line").to_json())
         tx.conn.execute(sa.update(table).values(attempts=2, error=error, next_at=tx.now))
 

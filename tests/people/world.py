@@ -78,9 +78,9 @@ def token_scope(tenant_id: int, role: str = "approver") -> Scope:
 def ask_in_new_run(tx: Tx, tenant_id: int, question: dict[str, Any]) -> Asked:
     """A run as the engine leaves it when its handler awaits one ask step: number 0, asked at the start."""
     definition_id = tx.conn.execute(
-        sa.insert(Definition.__table__)  # type: ignore[attr-defined]
+        sa.insert(Definition.__table__)
         .values(tenant_id=0, name=uuid.uuid4().hex, version=1, bundle="", kind="workflow")
-        .returning(Definition.__table__.c.id)  # type: ignore[attr-defined]
+        .returning(Definition.__table__.c.id)
     ).scalar_one()
     timeout = question.pop("timeout", None)
     detail = AskDetail(

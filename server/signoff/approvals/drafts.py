@@ -17,7 +17,7 @@ from signoff.store.tables import Draft
 from signoff.store.tx import Tx
 from signoff.workflow.errors import InvalidInput, LimitExceeded
 
-DR = Draft.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+DR = Draft.__table__
 
 MAX_DRAFT: Final = 256 * 1024  # characters of JSON
 MAX_KEY: Final = 600

@@ -31,9 +31,9 @@ from signoff.store.types import from_micros, to_micros
 from signoff.workflow.errors import InvalidInput, Refused
 from signoff.workflow.selectors import Group
 
-DEF = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-LABEL = Label.__table__  # type: ignore[attr-defined]
-KEY = StartKey.__table__  # type: ignore[attr-defined]
+DEF = Definition.__table__
+LABEL = Label.__table__
+KEY = StartKey.__table__
 
 Tab = Literal["mine", "groups", "requested", "decided", "all", "stuck"]
 TABS: Final[tuple[Tab, ...]] = get_args(Tab)

@@ -21,8 +21,8 @@ from signoff.people.chain import LEDGER
 from signoff.store.tables import Approval, Round
 from signoff.store.tx import Tx
 
-A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-ROUND = Round.__table__  # type: ignore[attr-defined]
+A = Approval.__table__
+ROUND = Round.__table__
 
 _BATCH = 1_000
 

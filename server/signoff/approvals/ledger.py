@@ -22,7 +22,7 @@ from signoff.store.tables import Approval
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
 
-A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+A = Approval.__table__
 
 BATCH: Final = 500  # rows in one read of an export
 Format = Literal["jsonl", "csv"]

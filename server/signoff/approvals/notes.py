@@ -17,8 +17,8 @@ from signoff.store.tables import Approval, ApprovalNote
 from signoff.store.tx import Tx
 from signoff.workflow.errors import FieldError, InvalidInput
 
-A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-N = ApprovalNote.__table__  # type: ignore[attr-defined]
+A = Approval.__table__
+N = ApprovalNote.__table__
 
 MAX_TEXT: Final = 10_000  # characters
 

@@ -21,8 +21,8 @@ from signoff.replay.messages import AskDetail
 from signoff.store.tables import Approval, Run
 from signoff.store.tx import Tx
 
-A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-R = Run.__table__  # type: ignore[attr-defined]
+A = Approval.__table__
+R = Run.__table__
 
 # What a decider is told when a question is closed under them.
 REASONS: Final = {

@@ -18,7 +18,7 @@ from signoff.store.tables import Decision
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
 
-D = Decision.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+D = Decision.__table__
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from signoff.store.tx import Tx
 from signoff.workflow.rules import places
 from signoff.workflow.selectors import Group, Role, Selector, User
 
-A = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+A = Approval.__table__
 
 # What a verdict depends on, beside the decisions: columns of an approval.
 CAUSES = ("to", "rule", "exclude", "not_requester", "requester", "changes", "frozen")

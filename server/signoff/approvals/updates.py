@@ -22,7 +22,7 @@ from signoff.replay.slots import slots_by_drain
 from signoff.store.tables import Tenant
 from signoff.store.tx import Tx
 
-T = Tenant.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+T = Tenant.__table__
 
 
 class Keeper:

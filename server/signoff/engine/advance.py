@@ -27,8 +27,8 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import SignoffError
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, RunState
 
-L = LogLine.__table__  # type: ignore[attr-defined]
-W = Worker.__table__  # type: ignore[attr-defined]
+L = LogLine.__table__
+W = Worker.__table__
 
 
 @dataclass(frozen=True, slots=True)

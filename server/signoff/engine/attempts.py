@@ -12,7 +12,7 @@ from signoff.store.tables import Attempt
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import Activity, ErrorInfo, Requested, RunState
 
-A = Attempt.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+A = Attempt.__table__
 
 
 def mark_started(tx: Tx, run_id: int, epoch: int, generation: int, step_no: int) -> bool:

@@ -200,7 +200,7 @@ class Claiming(Driving):
         for loaded in claimed.loaded:
             run = self.active.get(loaded.row.id)
             if run is None:
-                cached = self._cached(loaded.row.id)
+                cached = self._cache.pop(loaded.row.id, None)
                 if cached is not None and cached.knows(loaded.row):  # begun and let go while the claim was under way
                     self._resume(cached)
                     self.pump(cached)
@@ -222,16 +222,13 @@ class Claiming(Driving):
             if run is not None:
                 self._refresh(run, news.row, news.entries)
                 continue
-            run = self._cached(news.row.id)
+            run = self._cache.pop(news.row.id, None)
             if run is None:  # evicted between the question and the answer
                 self._claim_wanted.set()
                 self._reload_later(news.row.id)
                 continue
             self._resume(run)
             self._refresh(run, news.row, news.entries)
-
-    def _cached(self, run_id: int) -> ActiveRun | None:
-        return self._cache.pop(run_id, None)
 
     def _resume(self, run: ActiveRun) -> None:
         self.active[run.id] = run

@@ -14,8 +14,8 @@ from signoff.store.tables import Worker, WorkerDefinition
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import Requested, RunState
 
-W = Worker.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-WD = WorkerDefinition.__table__  # type: ignore[attr-defined]
+W = Worker.__table__
+WD = WorkerDefinition.__table__
 
 
 @dataclass(slots=True)

@@ -29,14 +29,14 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict
 from signoff.workflow.kinds import RunState
 
-APPROVAL = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-DONE = Completion.__table__  # type: ignore[attr-defined]
+APPROVAL = Approval.__table__
+DONE = Completion.__table__
 
-EVENT = Event.__table__  # type: ignore[attr-defined]
+EVENT = Event.__table__
 
 _MODELS = (Attempt, Payload, LogLine, Label, StartKey, PoolSlot, Round)
-_OF_RUN = (S, EVENT, DONE, *(model.__table__ for model in _MODELS))  # type: ignore[union-attr]
-_OF_APPROVAL = (Decision.__table__, ApprovalNote.__table__)  # type: ignore[attr-defined]
+_OF_RUN = (S, EVENT, DONE, *(model.__table__ for model in _MODELS))
+_OF_APPROVAL = (Decision.__table__, ApprovalNote.__table__)
 
 BATCH = 500  # ids in one statement
 

@@ -20,9 +20,9 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
 from signoff.workflow.names import check_name
 
-D = Definition.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-W = Worker.__table__  # type: ignore[attr-defined]
-WD = WorkerDefinition.__table__  # type: ignore[attr-defined]
+D = Definition.__table__
+W = Worker.__table__
+WD = WorkerDefinition.__table__
 
 # how long a start may go by what was known: workers and versions come and go
 KNOWN_FOR = 1.0  # seconds

@@ -16,8 +16,8 @@ from signoff.store.tables import Completion, PoolSlot
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, ResultKind, RunState, StepKind
 
-SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
-DONE = Completion.__table__  # type: ignore[attr-defined]
+SLOT = PoolSlot.__table__
+DONE = Completion.__table__
 
 CHILD_BATCH = 50  # children that are canceled in one transaction
 

@@ -8,19 +8,17 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from signoff.engine.definitions import definition_by_id
-from signoff.engine.lookup import find_locked, find_run
+from signoff.engine.lookup import OpenStep, find_locked, find_run, look_up
 from signoff.engine.outcomes import (
-    RUN_COLUMNS,
     E,
     Ended,
     R,
     Row,
-    RunRow,
     S,
     lock_run,
     record_due,
@@ -32,6 +30,7 @@ from signoff.engine.status import status_of
 from signoff.engine.views import EventView, event_view
 from signoff.replay.messages import EventDetail
 from signoff.store import payloads
+from signoff.store.dialect import padded
 from signoff.store.scope import Scope
 from signoff.store.tables import Approval
 from signoff.store.tx import Tx
@@ -47,7 +46,7 @@ from signoff.workflow.kinds import ErrorInfo, OutcomeKind, Requested, RunState, 
 from signoff.workflow.names import check_name
 from signoff.workflow.registry import Registry
 
-APPROVAL = Approval.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+APPROVAL = Approval.__table__
 
 # Says why a value (JSON text) does not fit the event of this name, as plain JSON; None: it fits, or nobody knows.
 Misfit = Callable[[str, str], dict[str, Any] | None]
@@ -102,26 +101,13 @@ MAX_BATCH = 256  # waits that are looked up with one statement
 _BY_ID = sa.select(E).where(E.c.id == sa.bindparam("event"))
 _NEW = sa.insert(E).returning(E)
 
-# Sent as they are: they stand between an event and the run that waits for it.
-_THE_RUN = "r.public_id = ? AND r.tenant_id + 0 = ?"  # see lookup.OF_TENANT
-_RUN_BY_ID = f"SELECT {', '.join(RUN_COLUMNS)} FROM signoff_run r WHERE {_THE_RUN}"
-_STEPS_BY_ID = (
-    "SELECT s.no, s.kind, s.name, s.options FROM signoff_run r JOIN signoff_step s ON s.run_id = r.id"
-    f" WHERE {_THE_RUN} AND s.outcome_no IS NULL AND s.retired_in IS NULL AND s.kind IN ('event', 'ask') ORDER BY s.no"
-)
+# Sent as it is: it stands between an event and the run that waits for it. The tenant: see lookup.OF_TENANT
 _BUFFERED_BY_ID = (
-    "SELECT 1 FROM signoff_run r JOIN signoff_event e ON e.run_id = r.id"
-    f" WHERE {_THE_RUN} AND e.name = ? AND e.state = 'buffered' AND NOT e.by_id LIMIT 1"
+    "SELECT 1 FROM signoff_run r JOIN signoff_event e ON e.run_id = r.id WHERE r.tenant_id + 0 = ? AND r.public_id = ?"
+    " AND e.name = ? AND e.state = 'buffered' AND NOT e.by_id LIMIT 1"
 )
 _EventRow: Any = namedtuple("_EventRow", tuple(E.columns.keys()))  # type: ignore[misc]  # the table knows the names
 _MADE = _EventRow._fields[1:]
-
-
-class OpenStep(NamedTuple):
-    no: int
-    kind: str
-    name: str
-    options: str | None
 
 
 class Looked(NamedTuple):
@@ -242,19 +228,14 @@ class RunBusy(Exception):  # it is no error: another time, another way
 def _look(tx: Tx, scope: Scope, run: str, event: str, patient: bool) -> Looked:
     # no run has such an id, and PostgreSQL would not even look
     tenant_id = scope.tenant_id if scope.tenant_id and "\0" not in run else find_run(tx, scope, run).tenant_id
-    which = (run, tenant_id)
-    runs, steps, buffered = tx.dialect.run_all(
-        tx,
-        (_RUN_BY_ID + (tx.dialect.row_lock if patient else tx.dialect.row_lock_now), which),
-        (_STEPS_BY_ID, which),
-        (_BUFFERED_BY_ID, (*which, event)),
-    )
-    if not runs.rows:
+    found, buffered = look_up(
+        tx, tenant_id, [run], patient=patient, also=[(_BUFFERED_BY_ID, (tenant_id, run, event))]
+    )  # fmt: skip
+    if run not in found:
         if not patient:
             raise RunBusy
         raise NotFound(f"there is no run {run!r}", run=run)
-    (row,) = tx.dialect.read_rows(R, RUN_COLUMNS, runs.rows)
-    return Looked(cast(Row, RunRow._make(row)), [OpenStep._make(step) for step in steps.rows], bool(buffered.rows))
+    return Looked(*found[run], bool(buffered[0].rows))
 
 
 def _wait_for(steps: Sequence[OpenStep | Row], event: str) -> int | None:
@@ -320,10 +301,8 @@ def runs_with_buffered(tx: Tx, waits: Sequence[tuple[int, str]]) -> set[int]:
     """Of these waits, given as run and event name, the runs that an event of the name is kept for."""
     found: set[int] = set()
     for start in range(0, len(waits), MAX_BATCH):
-        part = list(waits[start : start + MAX_BATCH])
-        width = 1 << (len(part) - 1).bit_length()
-        given = [value for wait in (*part, *part[-1:] * (width - len(part))) for value in wait]
-        (answer,) = tx.dialect.run_all(tx, (_buffered_of(width), given))
+        part = padded(waits[start : start + MAX_BATCH])
+        (answer,) = tx.dialect.run_all(tx, (_buffered_of(len(part)), [value for wait in part for value in wait]))
         found.update(row[0] for row in answer.rows)
     return found
 

@@ -22,7 +22,7 @@ from signoff.engine.progress import Reporter
 from signoff.engine.stalls import StallWatch
 from signoff.replay.messages import AskStep
 from signoff.store.clock import SystemClock
-from signoff.store.errors import CommitUnknown, DiskFull, StoreError
+from signoff.store.errors import CommitUnknown, StoreError
 from signoff.store.tx import Tx
 from signoff.workflow.amounts import size_of
 from signoff.workflow.attempt import Attempt, attempting
@@ -154,7 +154,7 @@ class Executor:
             info = ErrorInfo("SystemExit", f"{step.name!r} called sys.exit({error.code!r})")
             self._done(run, step, OutcomeKind.FAILURE, error=info)
         except StoreError as error:
-            if step.kind is not StepKind.ACTION and (error.transient or isinstance(error, DiskFull)):
+            if step.kind is not StepKind.ACTION and error.passes:
                 raise  # the database is away or full: no attempt, it is made again when the run was loaded anew
             await self._failed(run, step, options, number, started_at, error)
         except Exception as error:  # noqa: BLE001  # an author's function: whatever it raises is the attempt's end

@@ -19,9 +19,9 @@ from signoff.store.tables import Definition, Round, Run, Tenant
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, StepKind
 
-D = Definition.__table__  # type: ignore[attr-defined]
-ROUND = Round.__table__  # type: ignore[attr-defined]
-T = Tenant.__table__  # type: ignore[attr-defined]
+D = Definition.__table__
+ROUND = Round.__table__
+T = Tenant.__table__
 # run and number come first
 StepRow: Any = namedtuple("StepRow", tuple(S.columns.keys()))  # type: ignore[misc]  # the table knows the names
 

@@ -23,7 +23,7 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import LimitExceeded
 from signoff.workflow.kinds import Requested, RunState
 
-L = Limit.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+L = Limit.__table__
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from signoff.engine.outcomes import R, Row, lock_run
+from signoff.engine.outcomes import RUN_COLUMNS, R, Row, RunRow, lock_run
+from signoff.store.dialect import Answer, padded
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
@@ -48,6 +51,47 @@ def find_locked(tx: Tx, scope: Scope, run: str, *, with_parent: bool = False) ->
     if locked is None:  # cleaned up in between
         raise NotFound(f"there is no run {run!r}", run=run)
     return locked
+
+
+class OpenStep(NamedTuple):
+    """A wait or a question that has no outcome yet."""
+
+    no: int
+    kind: str
+    name: str
+    options: str | None
+
+
+def look_up(
+    tx: Tx, tenant_id: int, runs: Sequence[str], *, patient: bool, also: Sequence[tuple[str, Sequence[Any]]] = ()
+) -> tuple[dict[str, tuple[Row, list[OpenStep]]], list[Answer]]:
+    """Runs by their public ids, locked, each with its open waits and questions; and what `also` gave in the same trip.
+
+    Without those that are not there and, if not `patient`, those that others hold.
+    """
+    which = (tenant_id, *padded(runs))
+    runs_sql, steps_sql = _looks(len(which) - 1)
+    runs_sql += tx.dialect.row_lock if patient else tx.dialect.row_lock_now
+    locked, steps, *answers = tx.dialect.run_all(tx, (runs_sql, which), (steps_sql, which), *also)
+    found: dict[str, tuple[Row, list[OpenStep]]] = {}
+    for values in tx.dialect.read_rows(R, RUN_COLUMNS, locked.rows):
+        row = cast(Row, RunRow._make(values))
+        found[row.public_id] = (row, [])
+    for public_id, *step in steps.rows:
+        if public_id in found:
+            found[public_id][1].append(OpenStep._make(step))
+    return found, answers
+
+
+@lru_cache(maxsize=32)
+def _looks(width: int) -> tuple[str, str]:
+    these = f"r.tenant_id + 0 = ? AND r.public_id IN ({', '.join('?' * width)})"  # see OF_TENANT
+    steps = (
+        "SELECT r.public_id, s.no, s.kind, s.name, s.options FROM signoff_run r JOIN signoff_step s ON s.run_id = r.id"
+        f" WHERE {these} AND s.outcome_no IS NULL AND s.retired_in IS NULL AND s.kind IN ('event', 'ask')"
+        " ORDER BY s.run_id, s.no"
+    )
+    return f"SELECT {', '.join(RUN_COLUMNS)} FROM signoff_run r WHERE {these} ORDER BY r.id", steps
 
 
 def insert_new(tx: Tx, table: sa.Table) -> Any:

@@ -17,9 +17,9 @@ from signoff.store.tables import Event, Run, Step
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import ErrorInfo, OutcomeKind, RunState, StepKind
 
-R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-S = Step.__table__  # type: ignore[attr-defined]
-E = Event.__table__  # type: ignore[attr-defined]
+R = Run.__table__
+S = Step.__table__
+E = Event.__table__
 
 # kinds whose due time is an outcome; of the others it is the time of the next attempt
 TIMED = (StepKind.SLEEP, StepKind.EVENT, StepKind.ASK)

@@ -21,8 +21,8 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import InvalidInput, NotFound
 from signoff.workflow.names import check_name
 
-P = Pool.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
+P = Pool.__table__
+SLOT = PoolSlot.__table__
 
 # of one run, so that a large fan-out cannot starve others
 MAX_QUEUED_OF_RUN = 64

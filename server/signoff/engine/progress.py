@@ -19,7 +19,7 @@ from signoff.store.tx import Tx
 
 logger = structlog.get_logger(__name__)
 
-L = LogLine.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+L = LogLine.__table__
 
 EVERY = 0.2  # seconds between two writes of one worker
 

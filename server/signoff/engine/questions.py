@@ -16,8 +16,8 @@ from signoff.store.tables import Run, Step
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import RunState
 
-R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-S = Step.__table__  # type: ignore[attr-defined]
+R = Run.__table__
+S = Step.__table__
 
 
 class QuestionHandler(Protocol):

@@ -11,9 +11,9 @@ from signoff.store.tables import PoolSlot, Worker, WorkerDefinition
 from signoff.store.tx import Tx
 from signoff.workflow.kinds import FUNCTION_KINDS
 
-W = Worker.__table__  # type: ignore[attr-defined]
-WD = WorkerDefinition.__table__  # type: ignore[attr-defined]
-SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
+W = Worker.__table__
+WD = WorkerDefinition.__table__
+SLOT = PoolSlot.__table__
 
 BATCH = 1_000
 

@@ -29,8 +29,8 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput
 from signoff.workflow.kinds import OutcomeKind, RunState, StepKind
 
-E = Event.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-ROUND = Round.__table__  # type: ignore[attr-defined]
+E = Event.__table__
+ROUND = Round.__table__
 
 # A step by its number in the journal, by its name (its last use), or by name and ordinal (from 0).
 StepRef = int | str | tuple[str, int]

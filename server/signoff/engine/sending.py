@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from signoff.engine import events
-from signoff.engine.events import Handed, Looked, OpenStep, RunBusy
-from signoff.engine.outcomes import RUN_COLUMNS, R, Row, RunRow
+from signoff.engine.events import Handed, Looked, RunBusy
+from signoff.engine.lookup import look_up
 from signoff.engine.views import EventView
 from signoff.store import payloads
 from signoff.store.scope import Scope
@@ -91,37 +90,9 @@ def _look_up(tx: Tx, sends: Sequence[Send], chosen: Iterable[int]) -> Iterator[t
     for at in chosen:
         of_tenant[sends[at].scope.tenant_id or 0].append(at)
     for tenant, places in of_tenant.items():
-        ids = [sends[at].run for at in places]
-        width = 1 << (len(ids) - 1).bit_length()  # few statement texts, so that drivers keep them prepared
-        which = (tenant, *ids, *ids[-1:] * (width - len(ids)))
-        looks = _looks(width, tx.dialect.row_lock_now)
-        locked, steps, buffered = tx.dialect.run_all(tx, *((look, which) for look in looks))
-        runs: dict[str, Row] = {}
-        for values in tx.dialect.read_rows(R, RUN_COLUMNS, locked.rows):
-            run = cast(Row, RunRow._make(values))
-            runs[run.public_id] = run
-        waits: dict[str, list[OpenStep]] = defaultdict(list)
-        for public_id, *step in steps.rows:
-            waits[public_id].append(OpenStep._make(step))
-        kept = {(public_id, name) for public_id, name in buffered.rows}
-        for at in places:
-            send = sends[at]
-            if send.run in runs:
-                yield at, Looked(runs[send.run], waits[send.run], (send.run, send.event) in kept)
-
-
-@lru_cache(maxsize=32)
-def _looks(width: int, lock: str) -> tuple[str, str, str]:
-    # the tenant is added to for the reason that lookup.OF_TENANT has
-    these = f"r.tenant_id + 0 = ? AND r.public_id IN ({', '.join('?' * width)})"
-    steps = (
-        "SELECT r.public_id, s.no, s.kind, s.name, s.options FROM signoff_run r JOIN signoff_step s ON s.run_id = r.id"
-        f" WHERE {these} AND s.outcome_no IS NULL AND s.retired_in IS NULL AND s.kind IN ('event', 'ask')"
-        " ORDER BY s.run_id, s.no"
-    )
-    buffered = (
-        "SELECT r.public_id, e.name FROM signoff_run r JOIN signoff_event e ON e.run_id = r.id"
-        f" WHERE {these} AND e.state = 'buffered' AND NOT e.by_id"
-    )
-    runs = f"SELECT {', '.join(RUN_COLUMNS)} FROM signoff_run r WHERE {these} ORDER BY r.id{lock}"
-    return runs, steps, buffered
+        found, _ = look_up(tx, tenant, [sends[at].run for at in places], patient=False)
+        here = [at for at in places if sends[at].run in found]
+        kept = events.runs_with_buffered(tx, [(found[sends[at].run][0].id, sends[at].event) for at in here])
+        for at in here:
+            run, steps = found[sends[at].run]
+            yield at, Looked(run, steps, run.id in kept)

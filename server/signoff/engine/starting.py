@@ -25,9 +25,9 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, LimitExceeded, Refused, SignoffError
 from signoff.workflow.names import check_name
 
-KEY = StartKey.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-LABEL = Label.__table__  # type: ignore[attr-defined]
-PAYLOAD = Payload.__table__  # type: ignore[attr-defined]
+KEY = StartKey.__table__
+LABEL = Label.__table__
+PAYLOAD = Payload.__table__
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 

@@ -24,15 +24,15 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import InvalidInput
 from signoff.workflow.kinds import FUNCTION_KINDS, ErrorInfo, OutcomeKind, RunState, StepKind
 
-T = Tenant.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-E = Event.__table__  # type: ignore[attr-defined]
-APPROVAL = Approval.__table__  # type: ignore[attr-defined]
-ATTEMPT = Attempt.__table__  # type: ignore[attr-defined]
-DONE = Completion.__table__  # type: ignore[attr-defined]
-LABEL = Label.__table__  # type: ignore[attr-defined]
-LOG = LogLine.__table__  # type: ignore[attr-defined]
-ROUND = Round.__table__  # type: ignore[attr-defined]
-SLOT = PoolSlot.__table__  # type: ignore[attr-defined]
+T = Tenant.__table__
+E = Event.__table__
+APPROVAL = Approval.__table__
+ATTEMPT = Attempt.__table__
+DONE = Completion.__table__
+LABEL = Label.__table__
+LOG = LogLine.__table__
+ROUND = Round.__table__
+SLOT = PoolSlot.__table__
 
 # they say themselves why they do not go on
 _RESTING = FINAL_STATUSES | {Status.BLOCKED, Status.PAUSED}

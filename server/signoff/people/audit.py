@@ -14,7 +14,7 @@ from signoff.store.scope import Scope
 from signoff.store.tables import AuditRow
 from signoff.store.tx import Tx
 
-A = AuditRow.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+A = AuditRow.__table__
 
 # What the content hash of a row covers; `id` and the seal come after it.
 HASHED: Final = ("tenant_id", "at", "actor", "via", "action", "target", "allowed", "reason", "detail")

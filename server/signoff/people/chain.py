@@ -20,8 +20,8 @@ from signoff.people.canonical import content_hash
 from signoff.store.tables import Chain, LedgerRow
 from signoff.store.tx import Tx
 
-C = Chain.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-LEDGER = LedgerRow.__table__  # type: ignore[attr-defined]
+C = Chain.__table__
+LEDGER = LedgerRow.__table__
 
 BATCH: Final = 500
 

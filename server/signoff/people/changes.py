@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from signoff.store.tables import Tenant
 from signoff.store.tx import Tx
 
-T = Tenant.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+T = Tenant.__table__
 
 # Floors above register here what has to happen in the same transaction: called with (tx, tenant id).
 Hook = Callable[[Tx, int], None]

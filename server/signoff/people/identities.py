@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from signoff.people import sessions
 from signoff.people.audit import audit
 from signoff.people.canonical import storable
+from signoff.people.changes import one_at_a_time
 from signoff.people.groups import add_to_group, remove_from_group
 from signoff.people.sign_in import Visitor
 from signoff.people.tenants import T, last_home, remember_home
@@ -24,7 +25,7 @@ from signoff.store.tables import Identity
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, InvalidInput, Refused
 
-I = Identity.__table__  # type: ignore[attr-defined]  # noqa: E741  # SQLModel sets it on table classes
+I = Identity.__table__  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ def _bind(tx: Tx, scope: Scope, arrival: Arrival) -> int:
     # Questions are put to addresses: whoever merely claims one must not get it, not even one that is free.
     if arrival.email_verified is not True and (arrival.email_verified is False or not arrival.trusted):
         raise Refused("email_unverified", f"The provider has not verified the address {email}")
+    one_at_a_time(tx)  # else an account that an admin makes in this moment would be bound without being asked for
     user_id = tx.conn.execute(sa.select(U.c.id).where(U.c.email == email)).scalar()
     if user_id is None:
         if arrival.role is None:

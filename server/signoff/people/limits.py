@@ -22,7 +22,7 @@ from signoff.store.tables import SignInCount
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Refused
 
-C = SignInCount.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+C = SignInCount.__table__
 
 # name -> (attempts, window), in the order in which every transaction locks their rows
 LIMITS: Final[dict[str, tuple[int, timedelta]]] = {

@@ -13,10 +13,10 @@ from signoff.store.tables import Membership, SetupLink, Tenant, User
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
 
-L = SetupLink.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-_U = User.__table__  # type: ignore[attr-defined]
-_M = Membership.__table__  # type: ignore[attr-defined]
-_T = Tenant.__table__  # type: ignore[attr-defined]
+L = SetupLink.__table__
+_U = User.__table__
+_M = Membership.__table__
+_T = Tenant.__table__
 
 LIFETIME: Final = timedelta(hours=24)
 SETUP_PATH: Final = "/setup/"  # + the secret

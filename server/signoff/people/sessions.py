@@ -19,7 +19,7 @@ from signoff.store.tables import Session
 from signoff.store.tx import Tx
 from signoff.workflow.errors import NotFound
 
-S = Session.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+S = Session.__table__
 
 IDLE: Final = timedelta(hours=12)
 ABSOLUTE: Final = timedelta(days=7)

@@ -21,7 +21,7 @@ from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 from signoff.workflow.names import check_name
 
-T = Tenant.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+T = Tenant.__table__
 
 DEFAULT_TENANT: Final = "default"
 MAX_TITLE: Final = 100  # characters

@@ -20,7 +20,7 @@ from signoff.store.tables import Token
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 
-T = Token.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+T = Token.__table__
 
 PREFIX: Final = "signoff_"  # lets secret scanners know what they found
 ACTOR: Final = "token:"  # before the name of one that acts for nobody

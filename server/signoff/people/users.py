@@ -19,15 +19,15 @@ from signoff.store.tables import Group, GroupMember, Identity, Membership, Token
 from signoff.store.tx import Tx
 from signoff.workflow.errors import Conflict, FieldError, InvalidInput, NotFound, Refused
 
-U = User.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
-M = Membership.__table__  # type: ignore[attr-defined]
-G = Group.__table__  # type: ignore[attr-defined]
-GM = GroupMember.__table__  # type: ignore[attr-defined]
-TOKEN = Token.__table__  # type: ignore[attr-defined]
+U = User.__table__
+M = Membership.__table__
+G = Group.__table__
+GM = GroupMember.__table__
+TOKEN = Token.__table__
 
 _VIEWED: Final = (
     U.c.id, U.c.email, U.c.name, M.c.role, U.c.active, U.c.password_hash.is_not(None),
-    sa.exists().where(Identity.__table__.c.user_id == U.c.id).correlate(U),  # type: ignore[attr-defined]
+    sa.exists().where(Identity.__table__.c.user_id == U.c.id).correlate(U),
 )  # fmt: skip
 
 MAX_ID: Final = 2**31 - 1  # of the column

@@ -21,7 +21,7 @@ SAFETY_SECONDS = 15.0
 # A run that is waited for tells of each of its steps. Looks that find nothing ended become rarer, up to this pause.
 LONGEST_PAUSE = 0.02
 
-_R = Run.__table__  # type: ignore[attr-defined]  # SQLModel sets it on table classes
+_R = Run.__table__
 
 
 @dataclass(frozen=True, slots=True)

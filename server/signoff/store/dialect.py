@@ -26,6 +26,11 @@ Row = Sequence[Any]
 S = TypeVar("S", bound=sa.Select[Any])
 
 
+def padded(values: Sequence[Any]) -> list[Any]:
+    """The values, with the last one repeated up to a power of two: few statement texts, so that drivers keep them."""
+    return [*values, *[values[-1]] * ((1 << (len(values) - 1).bit_length()) - len(values))]
+
+
 class Answer(NamedTuple):
     """What a statement gave: its rows as the driver has them, and how many it changed."""
 
@@ -145,9 +150,9 @@ class SqliteDialect(Dialect):
         wanted = sorted(set(values))
         for start in range(0, len(wanted), 30_000):
             part = wanted[start : start + 30_000]
-            # few statement texts, so that the driver's statement cache holds them
-            width = 1 << (len(part) - 1).bit_length() if len(part) < 1024 else len(part)
-            part += [part[-1]] * (width - len(part))
+            if len(part) < 1024:
+                part = padded(part)
+            width = len(part)
             out += _mapped(tx.execute_raw(_sqlite_fetch(table, columns, key, width), part), times, self.decode_time)
         return lambda: out
 

@@ -7,7 +7,7 @@ stands in `signoff_payload`; its column then holds `@<payload id>` (JSON text ne
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
@@ -18,6 +18,8 @@ from signoff.store.types import BigId, UtcDateTime, registry
 
 class Base(SQLModel, registry=registry):
     metadata: ClassVar[sa.MetaData] = registry.metadata
+    if TYPE_CHECKING:
+        __table__: ClassVar[Any]  # SQLModel sets it on table classes, and does not say so
 
 
 class Tenant(Base, table=True):

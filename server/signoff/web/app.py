@@ -69,7 +69,7 @@ PAGES = [handler for room in ROOMS for handler in room.HANDLERS]
 class App(Litestar):
     """Litestar routes by the decoded path, in which a slash inside a name is none any more: that is kept apart here."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]  # Litestar's own scope types
         if scope["type"] == ScopeType.HTTP:
             scope["path"] = keep_slashes(scope.get("raw_path") or b"") or scope["path"]
             send = with_record(scope, with_headers(scope, send), self.state.backend)

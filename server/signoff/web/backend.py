@@ -166,11 +166,7 @@ class Backend:
     ) -> T:
         """A use-case that puts on record what it did; a refusal is put there in a transaction of its own."""
         try:
-            try:
-                return await self.store.write(use_case, scope, *args, **kwargs)
-            except sa.exc.IntegrityError:
-                # Somebody made the same at the same moment. Theirs is there by now: the use-case finds it, and says so.
-                return await self.store.write(use_case, scope, *args, **kwargs)
+            return await self.store.write(use_case, scope, *args, **kwargs)
         except Refused as refusal:
             await self._on_record(scope, right, target, refusal, scope.via)
             raise

@@ -74,4 +74,4 @@ class ErrorInfo:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> ErrorInfo:
-        return cls(**{key: raw.get(key) for key in ("type", "message", "data", "traceback", "step_no")})  # type: ignore[arg-type]
+        return cls(**{key: raw.get(key) for key in ("type", "message", "data", "traceback", "step_no")})  # type: ignore[arg-type]  # as to_json wrote it
