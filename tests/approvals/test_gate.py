@@ -1,32 +1,25 @@
-"""The gate where several decide, where there are options, and where some may not: one transaction at a time."""
+"""The gate where several decide, and where some may not: one transaction at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from datetime import date, timedelta
-from decimal import Decimal
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pydantic import BaseModel, Field, SecretStr
 
-from signoff.approvals import changes, claims
+from signoff.approvals import claims
 from signoff.approvals.decide import D, Receipt, decide_embedded_through
-from signoff.approvals.eligibility import Question, who_may_answer
 from signoff.approvals.questions import A, ApprovalQuestions
-from signoff.approvals.standing import candidates, standing_of
 from signoff.engine.outcomes import S
 from signoff.people.canonical import content_hash
 from signoff.people.chain import LEDGER
 from signoff.people.groups import add_to_group, remove_from_group
 from signoff.people.users import set_role
 from signoff.store.tx import Tx
-from signoff.workflow.choices import Option, option, options_to_json
-from signoff.workflow.definitions import Ask, ask
 from signoff.workflow.errors import Refused
-from signoff.workflow.registry import Registry
 from signoff.workflow.rules import Rule, all_of, any_of, n_of
 from signoff.workflow.selectors import group, role, user
 from tests.approvals.test_decide import NO_TYPES, YES, answer, change_run, refused
@@ -52,6 +45,13 @@ async def stored(here: World, asked: Asked) -> Any:
         return approval, decisions, [json.loads(row.content) for row in record], step
 
     return await here.store.read(read)
+
+
+async def change_approval(here: World, asked: Asked, **values: Any) -> None:
+    def change(tx: Tx) -> None:
+        tx.conn.execute(sa.update(A).where(A.c.public_id == asked.approval).values(**values))
+
+    await here.store.write(change)
 
 
 # -- several deciders
@@ -180,22 +180,6 @@ async def test_without_veto_all_are_collected(here: World) -> None:
     told = [await answer(here, person, asked, given) for person, given in zip(people, (NO, YES, NO), strict=True)]
     assert [receipt.complete for receipt in told] == [False, False, True]
     assert [item["rejects"] for item in json.loads((await stored(here, asked))[3].value)] == [True, False, True]
-
-
-async def test_what_rejects_without_options(here: World) -> None:
-    ana = await here.add("ana@example.org")
-    for schema, given, rejects in (
-        ({"type": "boolean"}, False, True),
-        ({"type": "boolean"}, True, False),
-        (SHIP_SCHEMA, NO, True),
-        (SHIP_SCHEMA, YES, False),
-        ({}, {"approved": "no"}, False),
-        ({}, 0, False),
-        ({}, None, False),
-    ):
-        asked = await ask_by(here, None, schema=schema)
-        await answer(here, ana, asked, given)
-        assert (await stored(here, asked))[1][0].rejects is rejects
 
 
 async def test_of_many_at_once_exactly_as_many_as_needed_are_told_yes(here: World) -> None:
@@ -400,339 +384,6 @@ async def test_what_must_be_claimed_is_decided_by_whoever_did(here: World) -> No
     await answer(here, ana, asked)
 
 
-# -- options
-
-
-class Publish(BaseModel):
-    kind: Literal["publish"] = "publish"
-    price: Decimal = Field(ge=0)
-
-
-class Rework(BaseModel):
-    kind: Literal["rework"] = "rework"
-    what: str
-
-
-REVIEW = [
-    option("publish", form=Publish, style="primary", consequence="Everybody sees it."),
-    option("rework", form=Rework, rejects=True, reason=False),
-    option("drop", "Throw it away", value=Rework(what="all"), rejects=True),
-]
-
-
-def review(registry: Registry) -> Ask[Publish | Rework]:
-    made: Ask[Publish | Rework] = ask("review", Publish | Rework, registry=registry)
-    return made
-
-
-async def ask_review(here: World, options: list[Option] = REVIEW, rule: Rule | None = None) -> tuple[Asked, Registry]:
-    registry = Registry()
-    question = review(registry)
-    asked = await ask_by(
-        here, rule, ask="review", schema=question.codec.json_schema(), options=options_to_json(options, question.codec)
-    )
-    return asked, registry
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_a_decision_names_its_option_and_fills_in_its_form(here: World, known: bool) -> None:
-    ana = await here.add("ana@example.org")
-    asked, registry = await ask_review(here)
-    types = registry if known else NO_TYPES
-    for given, name in (({"price": "9.90"}, None), ({"price": "9.90"}, "sell"), ({"what": "x"}, "publish")):
-        assert await refused(here, ana, asked, given, option=name, registry=types) == "form"
-    with pytest.raises(Refused) as caught:
-        await answer(here, ana, asked, {"price": "-1"}, option="publish", registry=types)
-    assert caught.value.fields[0].loc == ("price",)
-    receipt = await answer(here, ana, asked, {"price": "9.90"}, option="publish", registry=types)
-    approval, decisions, record, step = await stored(here, asked)
-    assert review(Registry()).codec.decode(step.value) == Publish(price=Decimal("9.90"))
-    assert (decisions[0].option, decisions[0].rejects) == ("publish", False)
-    assert record[0]["option"] == "publish"
-    assert record[0]["answer"]["price"] == "9.90"
-    assert record[0]["form"] == content_hash(json.loads(approval.options)[0]["schema"])
-    assert receipt.content_hash == content_hash(record[0])
-
-
-@pytest.mark.parametrize("known", [True, False])
-async def test_an_option_that_stands_for_an_answer_takes_none(here: World, known: bool) -> None:
-    ana = await here.add("ana@example.org")
-    asked, registry = await ask_review(here)
-    types = registry if known else NO_TYPES
-    said = {"option": "drop", "comment": "no use", "registry": types}
-    assert await refused(here, ana, asked, {"what": "some"}, **said) == "form"
-    await answer(here, ana, asked, None, **said)
-    _, decisions, record, step = await stored(here, asked)
-    assert review(Registry()).codec.decode(step.value) == Rework(what="all")
-    assert decisions[0].rejects
-    assert record[0]["answer"] == {"kind": "rework", "what": "all"}
-
-
-async def test_rejecting_asks_for_a_reason_unless_the_option_says_otherwise(here: World) -> None:
-    ana = await here.add("ana@example.org")
-    asked, registry = await ask_review(here)
-    for comment in (None, "", "  \n "):
-        assert await refused(here, ana, asked, None, option="drop", comment=comment, registry=registry) == "form"
-    with pytest.raises(Refused) as caught:
-        await answer(here, ana, asked, None, option="drop", registry=registry)
-    assert [field.loc for field in caught.value.fields] == [("comment",)]
-    with pytest.raises(Refused) as caught:
-        await answer(here, ana, asked, 7, option="drop", registry=registry)
-    assert [field.loc for field in caught.value.fields] == [(), ("comment",)]
-    await answer(here, ana, asked, {"what": "title"}, option="rework", registry=registry)
-    asks_why, registry = await ask_review(here, [option("publish", form=Publish, reason=True)])
-    given = {"price": 1}
-    assert await refused(here, ana, asks_why, given, option="publish", registry=registry) == "form"
-    await answer(here, ana, asks_why, given, option="publish", comment="I say so", registry=registry)
-
-
-async def test_an_option_without_a_form_of_its_own_has_that_of_the_ask(here: World) -> None:
-    ana = await here.add("ana@example.org")
-    asked, registry = await ask_review(here, [option("yes"), option("no", rejects=True)])
-    await answer(here, ana, asked, {"kind": "rework", "what": "all"}, option="yes", registry=registry)
-    assert not (await stored(here, asked))[1][0].rejects
-
-
-async def test_a_question_without_options_takes_none(here: World) -> None:
-    ana = await here.add("ana@example.org")
-    assert await refused(here, ana, await here.ask(), option="publish") == "form"
-
-
-async def test_embedded_code_chooses_with_values_of_the_type(here: World) -> None:
-    for email in ("ana@example.org", "bob@example.org", "cyd@example.org"):
-        await here.add(email)
-    asked, registry = await ask_review(here, rule=n_of(3, role("approver"), veto=False))
-
-    async def choose(given: Any, by: str, **more: Any) -> Receipt:
-        return await decide_embedded_through(
-            here.store, here.embedded, asked.run, "review", given, by=by, registry=registry, wait=0, **more
-        )
-
-    with pytest.raises(Refused) as caught:
-        await choose(Rework(what="x"), "ana@example.org", option="publish")
-    assert caught.value.reason == "form"
-    await choose(Publish(price=Decimal(1)), "ana@example.org", option="publish")
-    await choose({"what": "x"}, "bob@example.org", option="rework")
-    await choose(Rework(what="all"), "cyd@example.org", option="drop", comment="why not")
-    values = [item["answer"] for item in json.loads((await stored(here, asked))[3].value)]
-    assert [review(Registry()).codec.decode_raw(value) for value in values] == [
-        Publish(price=Decimal(1)),
-        Rework(what="x"),
-        Rework(what="all"),
-    ]
-
-
-@pytest.mark.parametrize(("form", "expected"), [(date, date(2026, 1, 31)), (str, "2026-01-31")])
-@pytest.mark.parametrize("how", ["json", "typed"])
-async def test_the_form_that_was_chosen_says_what_an_answer_means(
-    here: World, form: Any, expected: Any, how: str
-) -> None:
-    ana = await here.add("ana@example.org")
-    registry = Registry()
-    when: Ask[Any] = ask("when", date | str, registry=registry)
-    options = options_to_json([option("it", form=form)], when.codec)
-    asked = await here.ask(ask="when", schema=when.codec.json_schema(), options=options)
-    if how == "json":
-        await answer(here, ana, asked, "2026-01-31", option="it", registry=registry)
-    else:
-        await decide_embedded_through(
-            here.store, here.embedded, asked.run, "when", expected, by="ana@example.org", option="it", registry=registry
-        )
-    value = when.codec.decode((await stored(here, asked))[3].value)
-    assert (type(value), value) == (type(expected), expected)
-
-
-class Login(BaseModel):
-    pin: SecretStr
-
-
-async def test_secrets_of_several_reach_the_run_and_nobody_else(here: World) -> None:
-    registry = Registry()
-    login = ask("login", Login, registry=registry)
-    people = [await here.add(f"p{i}@example.org") for i in range(2)]
-    asked = await ask_by(here, n_of(2), ask="login", schema=login.codec.json_schema())
-    for person in people:
-        await answer(here, person, asked, {"pin": f"12{person.actor}"}, registry=registry)
-    _, _, record, step = await stored(here, asked)
-    assert [login.codec.decode_raw(item["answer"]) for item in json.loads(step.value)] == [
-        Login(pin=SecretStr(f"12{person.actor}")) for person in people
-    ]
-    assert [row["answer"] for row in record] == [{"pin": "[redacted]"}] * 2
-
-
-# -- what people changed
-
-
-async def test_whose_place_was_given_away_decides_no_more_and_the_record_says_on_whose_behalf(here: World) -> None:
-    ana, bob, cyd = [await here.add(f"{name}@example.org") for name in ("ana", "bob", "cyd")]
-    asked = await here.ask(to=[user("ana@example.org").to_json()])
-    await here.store.write(changes.delegate, ana, asked.approval, "bob@example.org", via="page", reason="away")
-    assert await refused(here, ana, asked) == "not_eligible"
-    assert await refused(here, cyd, asked) == "not_eligible"
-    await answer(here, bob, asked)
-    _, decisions, record, _ = await stored(here, asked)
-    assert decisions[0].on_behalf_of == record[0]["on_behalf_of"] == "ana@example.org"
-
-
-async def test_a_right_that_was_given_away_is_used_once(here: World) -> None:
-    await here.add("ana@example.org", "approver", "finance")
-    bob, cyd = [await here.add(f"{name}@example.org", "approver", "stand-ins") for name in ("bob", "cyd")]
-    asked = await ask_by(here, n_of(2, FINANCE))
-    given = {"kind": "reassign", "from": user("ana@example.org").to_json(), "to": [group("stand-ins").to_json()]}
-    await change_approval(here, asked, changes=json.dumps([given]))
-    await answer(here, bob, asked)
-    assert await refused(here, cyd, asked) == "not_eligible"
-
-
-async def test_whoever_decided_is_no_candidate_for_the_place_of_another(here: World) -> None:
-    ana, bob, cyd = [await here.add(f"{name}@example.org", "approver", "finance") for name in ("ana", "bob", "cyd")]
-    asked = await ask_by(here, n_of(3, FINANCE))
-    given = {"kind": "delegate", "from": user("ana@example.org").to_json(), "to": [user("bob@example.org").to_json()]}
-    await change_approval(here, asked, changes=json.dumps([given]))
-
-    def able(tx: Tx) -> list[str]:
-        row = tx.conn.execute(sa.select(A).where(A.c.public_id == asked.approval)).one()
-        return [person.email for person in candidates(tx, row)]
-
-    assert await here.store.read(able) == ["bob@example.org", "cyd@example.org"]
-    await answer(here, bob, asked)
-    assert await here.store.read(able) == ["cyd@example.org"]
-    assert await refused(here, bob, asked) == "voted"
-    assert await refused(here, ana, asked) == "not_eligible"
-    await answer(here, cyd, asked)
-    assert await here.store.read(able) == []
-
-
-async def test_a_right_counts_for_nothing_when_its_owner_lost_it(here: World) -> None:
-    ana = await here.add("ana@example.org", "approver", "finance")
-    bob = await here.add("bob@example.org")
-    asked = await here.ask(to=[FINANCE.to_json()], exclude=[group("interns").to_json()])
-    await here.store.write(changes.delegate, ana, asked.approval, "bob@example.org", via="page", reason="away")
-    await here.store.write(add_to_group, here.embedded, "interns", "ana@example.org")
-    assert await refused(here, bob, asked) == "not_eligible"
-    await here.store.write(remove_from_group, here.embedded, "interns", "ana@example.org")
-    await here.store.write(remove_from_group, here.embedded, "finance", "ana@example.org")
-    assert await refused(here, bob, asked) == "not_eligible"
-    await here.store.write(add_to_group, here.embedded, "finance", "ana@example.org")
-    await here.store.write(set_role, here.embedded, "ana@example.org", "viewer")
-    assert await refused(here, bob, asked) == "not_eligible"
-    await here.store.write(set_role, here.embedded, "ana@example.org", "approver")
-    await answer(here, bob, asked)
-
-
-async def test_four_eyes_hold_for_those_who_stand_in(here: World) -> None:
-    ana, rita = [await here.add(f"{name}@example.org", "approver") for name in ("ana", "rita")]
-    asked = await here.ask(to=[user("ana@example.org").to_json()], not_requester=True)
-    given = {"kind": "delegate", "from": user("ana@example.org").to_json(), "to": [user("rita@example.org").to_json()]}
-    await change_approval(here, asked, changes=json.dumps([given]))
-    assert await refused(here, rita, asked) == "own_request"
-    assert await refused(here, ana, asked) == "not_eligible"
-
-
-CHANGED = [
-    ([], {"fin": {0}, "sec": {1}, "both": {0, 1}, "out": set()}),
-    ([{"kind": "add", "to": [{"group": "out"}]}], {"fin": {0}, "sec": {1}, "out": {0, 1}}),
-    ([{"kind": "escalate", "to": [{"user": "out@example.org"}]}], {"fin": {0}, "out": {0, 1}}),
-    ([{"kind": "reassign", "to": [{"group": "out"}]}], {"fin": set(), "sec": set(), "both": set(), "out": {0, 1}}),
-    (
-        [{"kind": "reassign", "from": {"group": "finance"}, "to": [{"group": "out"}]}],
-        {"fin": set(), "both": {1}, "out": {0}, "sec": {1}},
-    ),
-    (
-        [{"kind": "reassign", "from": {"user": "fin@example.org"}, "to": [{"user": "out@example.org"}]}],
-        {"fin": set(), "out": {0}, "both": {0, 1}},
-    ),
-    (  # handed on, and back
-        [
-            {"kind": "delegate", "from": {"user": "fin@example.org"}, "to": [{"user": "sec@example.org"}]},
-            {"kind": "delegate", "from": {"user": "sec@example.org"}, "to": [{"user": "out@example.org"}]},
-        ],
-        {"fin": set(), "sec": set(), "out": {0, 1}},
-    ),
-    (
-        [
-            {"kind": "delegate", "from": {"user": "fin@example.org"}, "to": [{"user": "out@example.org"}]},
-            {"kind": "delegate", "from": {"user": "out@example.org"}, "to": [{"user": "fin@example.org"}]},
-        ],
-        {"fin": {0}, "out": set()},
-    ),
-    (
-        [{"kind": "reassign", "to": [{"group": "out"}]}, {"kind": "add", "to": [{"group": "finance"}]}],
-        {"fin": {0, 1}, "sec": set(), "out": {0, 1}},
-    ),
-    ([{"kind": "of the future", "to": [{"group": "out"}]}], {"fin": {0}, "out": set()}),
-]
-
-
-@pytest.mark.parametrize(("changed", "expected"), CHANGED)
-@pytest.mark.parametrize("members", ["live", "as_asked"])
-async def test_who_decides_for_what_after_changes(
-    here: World, changed: list[dict[str, Any]], expected: dict[str, set[int]], members: str
-) -> None:
-    people = {
-        "fin": await here.add("fin@example.org", "approver", "finance"),
-        "sec": await here.add("sec@example.org", "approver", "security"),
-        "both": await here.add("both@example.org", "approver", "finance", "security"),
-        "out": await here.add("out@example.org", "approver", "out"),
-    }
-    asked = await ask_by(here, TWO_AND_ONE, members=members)
-    await change_approval(here, asked, changes=json.dumps(changed))
-
-    def read(tx: Tx) -> tuple[dict[str, set[int]], set[str]]:
-        row = tx.conn.execute(sa.select(A).where(A.c.public_id == asked.approval)).one()
-        question = Question.of(row)
-        known = {scope.actor: scope.person for scope in people.values()}
-        found = {
-            name: {part for one in question.authorities(scope.person, known.get) for part in one.parts}
-            for name, scope in people.items()
-            if scope.person is not None
-        }
-        return found, {person.email for person in candidates(tx, row)}
-
-    found, able = await here.store.read(read)
-    assert {name: found[name] for name in expected} == expected
-    assert able == {f"{name}@example.org" for name, parts in found.items() if parts}
-
-
-@pytest.mark.parametrize(
-    ("question", "changed", "words"),
-    [
-        ({}, [], "any approver"),
-        ({"to": [FINANCE.to_json()]}, [], "anyone in finance"),
-        ({"to": [FINANCE.to_json()], "rule": n_of(2).to_json()}, [], "anyone in finance"),
-        ({"rule": TWO_AND_ONE.to_json()}, [], "anyone in finance or anyone in security"),
-        ({"rule": all_of(any_of(), FINANCE).to_json()}, [], "any approver"),
-        (
-            {"to": [FINANCE.to_json()]},
-            [{"kind": "add", "to": [{"user": "zoe@example.org"}]}],
-            "anyone in finance or zoe@example.org",
-        ),
-        ({"to": [FINANCE.to_json()]}, [{"kind": "reassign", "to": [{"group": "out"}]}], "anyone in out"),
-        ({}, [{"kind": "reassign", "to": [{"group": "out"}]}], "anyone in out"),
-        ({}, [{"kind": "add", "to": [{"group": "out"}]}], "any approver"),
-        (
-            {"to": [user("ana@example.org").to_json()]},
-            [{"kind": "delegate", "from": {"user": "ana@example.org"}, "to": [{"user": "zoe@example.org"}]}],
-            "zoe@example.org",
-        ),
-    ],
-)
-async def test_whom_it_is_put_to_in_words(
-    here: World, question: dict[str, Any], changed: list[dict[str, Any]], words: str
-) -> None:
-    asked = await here.ask(**question)
-    await change_approval(here, asked, changes=json.dumps(changed))
-
-    def read(tx: Tx) -> tuple[str, str]:
-        standing = standing_of(tx, tx.conn.execute(sa.select(A).where(A.c.public_id == asked.approval)).one())
-        return who_may_answer(standing.question.asked), standing.progress.waits_for
-
-    asked_words, waits_for = await here.store.read(read)
-    assert asked_words == words
-    if "rule" not in question or question["rule"] == n_of(2).to_json():
-        assert waits_for == words
-
-
 # -- what is bound, and what time does
 
 
@@ -769,10 +420,3 @@ async def test_what_time_does_is_stored_with_the_question(here: World) -> None:
     plain = (await stored(here, await here.ask(on_timeout="raise")))[0]
     assert (plain.on_timeout, plain.next_at, plain.reminders, plain.frozen) == (None, None, None, None)
     await here.store.write(ApprovalQuestions().close, asked.run_id, [0], "canceled", now)
-
-
-async def change_approval(here: World, asked: Asked, **values: Any) -> None:
-    def change(tx: Tx) -> None:
-        tx.conn.execute(sa.update(A).where(A.c.public_id == asked.approval).values(**values))
-
-    await here.store.write(change)

@@ -23,6 +23,7 @@ from signoff.store.errors import DiskFull
 from signoff.store.tx import Tx
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
+from tests.engine.notes import make_notes, notes, write_note
 
 WAIT = 25
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -34,14 +35,6 @@ async def until(run: Run[Any], *statuses: str) -> None:
             if (await run.status()).status in statuses:
                 return
     raise AssertionError(f"the run ended without being {statuses}")
-
-
-async def make_notes(engine: Engine) -> None:
-    await engine.store.write(lambda tx: tx.conn.execute(sa.text("CREATE TABLE note (what VARCHAR(200))")))
-
-
-async def notes(engine: Engine) -> list[str]:
-    return sorted(await engine.store.read(lambda tx: list(tx.conn.execute(sa.text("SELECT what FROM note")).scalars())))
 
 
 # -- a worker that stalls
@@ -66,7 +59,7 @@ class Party:
         async def write(session: AsyncSession) -> str:
             self.began.set()
             await self.go_on.wait()
-            await session.execute(sa.text("INSERT INTO note VALUES (:name)"), {"name": name})
+            await write_note(session, name)
             self.ends.append("write")
             return name
 
@@ -180,7 +173,7 @@ async def test_lost_connections_fail_no_run_and_repeat_no_write(postgres_url: st
 
     @mutation(name="write", registry=registry)
     async def write(session: AsyncSession, what: str) -> None:
-        await session.execute(sa.text("INSERT INTO note VALUES (:what)"), {"what": what})
+        await write_note(session, what)
 
     number = event("number", int, registry=registry)
 
@@ -205,7 +198,7 @@ async def test_lost_connections_fail_no_run_and_repeat_no_write(postgres_url: st
             await asyncio.wait(results, timeout=0.25)
         assert ended > 5
         assert await asyncio.gather(*results) == [106] * 8
-        assert await notes(engine) == sorted(f"{n}.{part}" for n in range(8) for part in range(4))
+        assert sorted(await notes(engine)) == sorted(f"{n}.{part}" for n in range(8) for part in range(4))
         for run in runs:
             assert [step.state for step in await run.steps()] == ["success"] * 13
         # and what comes after is heard of as before
@@ -410,7 +403,7 @@ async def test_a_full_disk_blocks_and_fails_no_run(
 
     @mutation(name="store", registry=registry)
     async def store(session: AsyncSession, text: str) -> int:
-        await session.execute(sa.text("INSERT INTO note VALUES (:text)"), {"text": text * 2})
+        await write_note(session, text * 2)
         return len(text)
 
     @workflow("w", registry=registry)

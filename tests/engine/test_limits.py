@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from signoff import (
@@ -23,7 +22,7 @@ from signoff import (
 )
 from signoff.engine.settings import EngineSettings
 from tests.engine.conftest import EngineMaker
-from tests.engine.test_run import count_notes, make_table
+from tests.engine.notes import make_notes, notes, write_note
 
 WAIT = 8
 BIG, SMALL = "ü" * 1500, "x" * 1500  # 3,000 and 1,500 bytes
@@ -53,7 +52,7 @@ async def test_too_large_values_are_refused_where_they_come_from(
 
     @mutation(name="write", registry=registry)
     async def write(session: AsyncSession, size: int) -> str:
-        await session.execute(sa.text("INSERT INTO notes (text) VALUES ('x')"))
+        await write_note(session, "x")
         return "ü" * size
 
     @query(name="read", registry=registry)
@@ -87,7 +86,7 @@ async def test_too_large_values_are_refused_where_they_come_from(
         return "ü" * 1500
 
     engine = await open_engine(registry, settings=settings)
-    await make_table(engine)
+    await make_notes(engine)
     with pytest.raises((LimitExceeded, InvalidInput)):
         await engine.start(w, BIG)
     assert (await engine.runs()).items == ()
@@ -97,7 +96,7 @@ async def test_too_large_values_are_refused_where_they_come_from(
     assert await run.events() == []
     await run.send(note, "small")
     assert await run.result(timeout=WAIT) == [900, *["LimitExceeded"] * 6, True, "small"]
-    assert await count_notes(engine) == 0
+    assert len(await notes(engine)) == 0
     with pytest.raises(RunFailed, match="result") as failed:
         await (await engine.start(big)).result(timeout=WAIT)
     assert "LimitExceeded" in failed.value.error.type or "limit" in str(failed.value)

@@ -34,8 +34,8 @@ from signoff import (
 from signoff.engine.starting import Refusal
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
+from tests.engine.notes import make_notes, write_note
 from tests.engine.test_replay_of_runs import until, waits
-from tests.engine.test_run import make_table
 
 WAIT = 8
 
@@ -303,7 +303,7 @@ async def test_any_function_can_be_enqueued(t: TestEngine, registry: Registry) -
 
     @mutation(name="add", registry=registry)
     async def add(session: AsyncSession, text: str) -> int:
-        await session.execute(sa.text("INSERT INTO notes (text) VALUES (:text)"), {"text": text})
+        await write_note(session, text)
         return len(text)
 
     @query(name="count", registry=registry)
@@ -320,7 +320,7 @@ async def test_any_function_can_be_enqueued(t: TestEngine, registry: Registry) -
         seen.append((run_id, kind, value, context))
 
     await t.open()
-    await make_table(t)
+    await make_notes(t)
     run = await t.enqueue(flaky, 4)
     await t.advance(1000)
     assert await t.result(run) == 4
