@@ -1,9 +1,8 @@
-"""Restart, fork and clean-up through the engine (X1, X3, X4, K2, K3)."""
+"""Restarts through the engine (X1, X3): where they begin, what they keep, and what they do again."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from signoff import (
 )
 from signoff import ask as make_ask
 from signoff.engine import views
-from signoff.runtime.handles import Run
 from signoff.testing import TestEngine
 from tests.engine.conftest import EngineMaker
 
@@ -417,153 +415,6 @@ async def test_the_version_stays_unless_another_is_given(t: TestEngine, registry
     assert (await t.result(run), (await run.status()).version) == ("two", 2)
     with pytest.raises(NotFound):
         await run.restart(version=3)
-
-
-# -- fork
-
-
-async def test_a_fork_begins_with_the_prefix_and_leaves_its_run_alone(t: TestEngine, registry: Registry) -> None:
-    kit = Counted(registry)
-    await t.open()
-    run = await t.start(kit.total.options(labels={"team": "a"}), 4)
-    await t.result(run)
-    before = (await run.status(), await run.steps())
-    kit.calls.clear()
-    fork = await run.fork(from_step=2)
-    assert await t.result(fork) == 6
-    assert kit.calls == [2, 3]
-    assert (await run.status(), await run.steps()) == before
-    view = await fork.status()
-    assert (view.forked_from, view.labels) == (run.id, {"team": "a"})
-    assert fork.id != run.id
-
-
-async def test_a_fork_takes_changed_args_and_what_no_longer_fits_blocks(t: TestEngine, registry: Registry) -> None:
-    kit = Counted(registry)
-
-    @workflow("scaled", registry=registry)
-    async def scaled(step: Step, by: int, name: str = "x") -> str:
-        n = await step.run_action(kit.add, 3)
-        m = await step.run_action(kit.add, n * by)
-        return f"{name}{m}"
-
-    await t.open()
-    run = await t.start(scaled, 2)
-    assert await t.result(run) == "x6"
-    kit.calls.clear()
-    fork = await run.fork(from_step=1, args={"by": 5, "name": "y"}, run_id="again")
-    assert await t.result(fork) == "y15"
-    assert (fork.id, kit.calls) == ("again", [15])
-    assert json.loads((await fork.status()).args or "") == {"by": 5, "name": "y"}
-    with pytest.raises(InvalidInput):
-        await run.fork(args={"by": "many"})
-    kept = await run.fork(args={"by": 5})  # the second step was asked with other args
-    await t.wait_for_status(kept, "blocked")
-
-
-async def test_a_run_that_goes_on_can_be_forked(t: TestEngine, registry: Registry) -> None:
-    kit = Counted(registry)
-    await t.open()
-    run = await t.start(kit.total, 2, pause=True)
-    await t.advance(60)
-    fork = await run.fork()
-    await t.settle()
-    assert (await run.status()).status == (await fork.status()).status == "sleeping"
-    await t.advance(600)
-    assert (await t.result(run), await t.result(fork)) == (1, 1)
-    assert kit.calls == [0, 1]  # what the run had done holds for the fork too
-
-
-# -- clean-up
-
-
-async def family(t: TestEngine, registry: Registry) -> tuple[Any, Any]:
-    number = event("number", int, registry=registry)
-
-    @workflow("child", registry=registry)
-    async def child(step: Step, seconds: float) -> None:
-        await step.sleep(seconds)
-
-    @workflow("parent", registry=registry)
-    async def parent(step: Step, seconds: float) -> None:
-        await step.run_workflow(child, seconds)
-
-    await t.open()
-    return parent, number
-
-
-async def test_a_run_that_is_not_over_is_never_deleted(t: TestEngine, registry: Registry) -> None:
-    parent, _ = await family(t, registry)
-    run = await t.start(parent, 60)
-    await t.settle()
-    with pytest.raises(Conflict) as refused:
-        await run.cleanup()
-    assert refused.value.run == run.id
-    (answer,) = await t.cleanup([run.id])
-    assert answer.result == "not_final"
-    await run.pause()
-    with pytest.raises(Conflict):
-        await run.cleanup()
-    await run.resume()
-    await t.advance(60)
-    await t.result(run)
-    await run.cleanup()
-    for gone in (run.status(), run.cleanup(), run.restart(), run.result()):
-        with pytest.raises(NotFound):
-            await gone
-
-
-async def test_a_list_is_answered_item_by_item_and_a_dry_run_counts_exactly(t: TestEngine, registry: Registry) -> None:
-    parent, number = await family(t, registry)
-    over, going = await t.start(parent, 1), await t.start(parent, 3600)
-    await over.send(number, 1)  # never consumed
-    await t.advance(1)
-    ids = [over.id, "never", going.id]
-    planned = await t.cleanup(ids, dry_run=True)
-    assert [item.result for item in planned] == ["deleted", "not_found", "not_final"]
-    assert (planned[0].runs, planned[0].steps, planned[0].events) == (2, 2, 1)
-    assert (await over.status()).status == "completed"
-    assert await t.cleanup(ids) == planned
-    assert [item.result for item in await t.cleanup(ids)] == ["not_found", "not_found", "not_final"]
-    left = await t.runs()
-    assert {item.workflow for item in left.items} == {"parent", "child"}
-    assert len(left.items) == 2
-    await t.advance(3600)
-    assert (await going.status()).status == "completed"
-
-
-async def test_decisions_stay_when_their_run_is_deleted(t: TestEngine, registry: Registry) -> None:
-    question = make_ask("question", bool, registry=registry)
-
-    @workflow("asks", registry=registry)
-    async def asks(step: Step) -> bool:
-        return await step.ask(question, title="May I?", to=group("finance"))
-
-    await t.open()
-    await t.add_person("ana@example.org", groups=["finance"])
-    run = await t.start(asks)
-    await t.settle()
-    await t.approve(run, True, as_user="ana@example.org")
-    await t.result(run)
-
-    def decisions(tx: Any) -> int:
-        from signoff.store.tables import Decision
-
-        return len(tx.conn.execute(Decision.__table__.select()).all())
-
-    before = await t.store.read(decisions)
-    await run.cleanup()
-    assert (before, await t.store.read(decisions)) == (1, 1)
-
-
-async def test_an_id_is_free_again_after_its_run_is_deleted(open_engine: EngineMaker, registry: Registry) -> None:
-    kit = Counted(registry)
-    engine = await open_engine(registry)
-    run: Run[int] = await engine.start(kit.total.options(run_id="mine", idempotency_key="k"), 2)
-    assert await run.result(timeout=WAIT) == 1
-    await run.cleanup()
-    again = await engine.start(kit.total.options(run_id="mine", idempotency_key="k"), 3)
-    assert (await again.result(timeout=WAIT), again.existing) == (3, False)
 
 
 async def test_a_restart_after_undoing_does_again_what_needed_the_undone_beside_others(
