@@ -15,6 +15,7 @@ from signoff.engine.pools import PoolLimits
 from signoff.engine.starting import Started, StartSpec
 from signoff.engine.status import Status
 from signoff.engine.views import Progress, RunFilter
+from signoff.engine.views.runs import conditions
 from signoff.store.store import Scope, Store, Tx
 from signoff.store.tables import Approval, Attempt, Completion, LogLine, Tenant
 from signoff.workflow.errors import InvalidInput, NotFound
@@ -324,7 +325,7 @@ async def test_lists_of_open_runs_do_not_look_at_those_that_are_over(sqlite_url:
     async with await Store.open(sqlite_url) as store:
         select = (
             sa.select(R.c.id)
-            .where(R.c.tenant_id == 1, *views._conditions(TENANT, RunFilter(status=[Status.WAITING, Status.QUEUED])))
+            .where(R.c.tenant_id == 1, *conditions(TENANT, RunFilter(status=[Status.WAITING, Status.QUEUED])))
             .order_by(R.c.id.desc())
             .limit(50)
         )

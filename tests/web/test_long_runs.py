@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from signoff.engine.views import LOG, E
+from signoff.engine.views.history import LOG, E
 from signoff.people.users import find_person
 from signoff.store.scope import Scope
 from signoff.store.tx import Tx
