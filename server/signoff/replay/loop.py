@@ -44,6 +44,16 @@ class LoopHost(Protocol):
     def callback_failed(self, message: str, error: BaseException) -> None: ...
 
 
+class _Closed:
+    """What stands for the program once it is closed, for what a handler left somewhere."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError("the program is closed")
+
+
+CLOSED: Any = _Closed()
+
+
 class Timer(asyncio.TimerHandle):
     """A timer of the handler, durable as a sleep step: it fires when that step's outcome is handed over."""
 

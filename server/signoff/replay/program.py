@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from signoff.replay import guard
 from signoff.replay.call import StepCall
-from signoff.replay.loop import Interrupted, Loop, Task, Timer
+from signoff.replay.loop import CLOSED, Interrupted, Loop, Task, Timer
 from signoff.replay.messages import (
     AskStep,
     CancelStep,
@@ -115,10 +115,13 @@ class CoroutineProgram:
         return self._drive()
 
     def close(self) -> None:
+        """Lets go of what holds it in turn, which would else leave each run to the garbage collector."""
         self.ended = True
         self._context.run(self.loop.close)
+        self._context.run(guard.driven.set, None)
         self._pending.clear()
         self._root = None
+        self.host = self.loop.host = CLOSED
 
     # What Step and the loop call while the handler is driven
 
