@@ -326,6 +326,30 @@ def test_outcomes_come_in_order_and_a_closed_replayer_forgets() -> None:
     assert journal.open == []
 
 
+def test_a_program_that_came_to_its_end_is_free_without_the_garbage_collector() -> None:
+    kept: list[Any] = []
+
+    @handled
+    async def handler(step: Step) -> None:
+        kept.append(asyncio.get_running_loop())  # signoff: allow
+        await asyncio.create_task(step.sleep(1))
+
+    journal = Journal(handler, check=False)
+    journal.settle(0)
+    assert journal.finish is not None
+    program = weakref.ref(journal.live._program)
+    gc.disable()
+    try:
+        journal.live.close()
+        journal.live.close()  # once more does nothing
+        del journal
+        assert program() is None
+    finally:
+        gc.enable()
+    with pytest.raises(RuntimeError, match="the program is closed"):  # what the handler left somewhere
+        kept[0].time()
+
+
 def test_programs_side_by_side_do_not_slow_each_other_down() -> None:
     """asyncio keeps the tasks of a process in one set: those with the same hash would be looked through one by one."""
 

@@ -155,7 +155,7 @@ async def test_a_database_in_memory_works_and_leaves_nothing(tmp_path: Path) -> 
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("count", [1, 3, 300])
+@pytest.mark.parametrize("count", [1, 3, 64, 65, 300])
 async def test_bulk_statements_keep_every_kind_of_value(store: Store, count: int) -> None:
     table = sa.Table("signoff_step", store.metadata)
     columns = ("run_id", "no", "kind", "name", "asked_at", "due_at", "value", "started", "child_id")

@@ -115,7 +115,7 @@ class CoroutineProgram:
         return self._drive()
 
     def close(self) -> None:
-        """Lets go of what holds it in turn, which would else leave each run to the garbage collector."""
+        """Lets go of what holds it in turn: that would leave each run that is over to the garbage collector."""
         self.ended = True
         self._context.run(self.loop.close)
         self._context.run(guard.driven.set, None)
