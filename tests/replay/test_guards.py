@@ -257,6 +257,23 @@ def test_closing_a_program_unwinds_its_handler_now_and_asks_for_nothing() -> Non
     assert sorted(seen) == ["branch", "handler"]
 
 
+async def test_a_handler_that_is_unwound_inside_of_another_loop_does_not_see_its_task() -> None:
+    seen: list[object] = []
+    note = seen.append
+
+    @handled
+    async def handler(step: Step) -> None:
+        try:
+            await step.sleep(1)
+        finally:
+            note(asyncio.current_task())
+
+    task = asyncio.current_task()
+    Journal(handler, check=False).live.close()
+    assert seen == [None]
+    assert asyncio.current_task() is task
+
+
 def test_an_abandoned_async_generator_is_cleaned_up_in_its_handler() -> None:
     @handled
     async def handler(step: Step) -> list[str]:

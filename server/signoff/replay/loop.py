@@ -1,6 +1,6 @@
 """A deterministic asyncio loop: it runs what is ready and returns. Time passes only by outcomes of the journal.
 
-Semi-private calls of asyncio are needed to be the running loop without running for ever; all of them are in `drive`.
+Semi-private calls of asyncio are needed to be the running loop without running for ever: `_enter`, `_leave`, `drive`.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ class Loop(asyncio.AbstractEventLoop):
     def drive(self) -> None:
         """Run until nothing is ready."""
         ready = self._ready
-        # The thread may be running another loop (tests, mostly): it is put aside and comes back.
-        outer = events._get_running_loop()
-        outer_task = _swap_current_task(outer, None) if outer is not None and _swap_current_task is not None else None
+        outer, outer_task = _enter(self)
         hooks = sys.get_asyncgen_hooks()
         if hooks.finalizer is not _finalize_generator:
             sys.set_asyncgen_hooks(None, _finalize_generator)
@@ -103,11 +101,9 @@ class Loop(asyncio.AbstractEventLoop):
                     with contextlib.suppress(SystemExit):
                         handle._run()
         finally:
-            events._set_running_loop(outer)
+            _leave(outer, outer_task)
             if outer is not None:  # else they stay: this thread drives programs
                 sys.set_asyncgen_hooks(*hooks)
-            if outer_task is not None and _swap_current_task is not None:
-                _swap_current_task(outer, outer_task)
 
     def fire(self, timer: Timer) -> None:
         """The timer's step has its outcome."""
@@ -124,8 +120,7 @@ class Loop(asyncio.AbstractEventLoop):
         unfinished = [task for task in tasks if not task.done()]
         if not unfinished:
             return
-        outer = events._get_running_loop()
-        events._set_running_loop(self)  # what a `finally` asks of asyncio is refused here, not taken to another loop
+        outer, outer_task = _enter(self)  # what a `finally` asks of asyncio is refused here, not taken to another loop
         try:
             for task in unfinished:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # on purpose, not an oversight
@@ -138,7 +133,7 @@ class Loop(asyncio.AbstractEventLoop):
                     if getattr(coro, "cr_frame", None) is None:
                         break
         finally:
-            events._set_running_loop(outer)
+            _leave(outer, outer_task)
             self._ready.clear()
 
     # What asyncio asks of a loop
@@ -215,6 +210,23 @@ class Loop(asyncio.AbstractEventLoop):
         error = context.get("exception")
         if "handle" in context and error is not None and not self.closed:
             self.host.callback_failed(str(context.get("message", "")), error)
+
+
+def _enter(loop: Loop) -> tuple[asyncio.AbstractEventLoop | None, asyncio.Task[Any] | None]:
+    """Make `loop` the running one. The thread may be running another (tests, mostly): what to give back to `_leave`.
+
+    Its task is put aside too: from Python 3.14 on a thread has one current task, whichever loop is asked for it.
+    """
+    outer = events._get_running_loop()
+    task = _swap_current_task(outer, None) if outer is not None and _swap_current_task is not None else None
+    events._set_running_loop(loop)
+    return outer, task
+
+
+def _leave(outer: asyncio.AbstractEventLoop | None, task: asyncio.Task[Any] | None) -> None:
+    events._set_running_loop(outer)
+    if task is not None and _swap_current_task is not None:
+        _swap_current_task(outer, task)
 
 
 def _finalize_generator(generator: AsyncGenerator[Any, Any]) -> None:
