@@ -88,7 +88,8 @@ async def test_bad_input_is_named_field_by_field_and_leaves_nothing(site: Site) 
             assert (none["status"], none["type"]) == (422, "invalid_input")
             assert none["detail"].startswith("Send a JSON object with workflow; version, args, ")
             assert none["errors"] == [{"loc": [], "message": none["detail"]}]
-        deep = await api.post("/api/v1/runs", content=b"[" * 5_000 + b"]" * 5_000)
+        # from Python 3.14 on the stack is the limit, not a count of calls
+        deep = await api.post("/api/v1/runs", content=b"[" * 200_000 + b"]" * 200_000)
         assert (deep.status_code, deep.json()["detail"]) == (400, "The JSON is nested too deeply")
         both = await api.post("/api/v1/runs", json={**START, "run_at": "2030-01-01T00:00:00Z", "run_after": 3})
         assert both.status_code == 422
