@@ -16,12 +16,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 from playwright.async_api import Browser
 
 from tests.support.browser import Pages, running_chromium
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.schema import migrate
 from tests.support.stock import Stock
+
+# a slow machine breaks no promise: nothing is asserted of how long an example takes
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

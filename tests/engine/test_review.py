@@ -413,6 +413,9 @@ async def test_a_run_that_is_unblocked_while_its_steps_run_goes_on(
         lambda tx: tx.conn.execute(sa.text("UPDATE signoff_run SET blocked_hash = 'other'"))
     )  # as if other code had blocked it
     await engine.worker.refresh_definitions()
+    async with asyncio.timeout(WAIT):
+        while (await run.status()).status == "blocked":  # else its result would be that it is
+            await asyncio.sleep(0.01)
     ends.set()
     assert await asyncio.wait_for(run.result(), WAIT) == [1, 2]
 

@@ -25,7 +25,7 @@ async def test_a_start_costs_one_statement_once_its_workflow_is_known(db: Databa
 
     spec = StartSpec(workflow="order", args='{"n": 1}')
     (statement,), _ = await db.store.write(statements_of, starting.start, TENANT, spec)
-    assert statement.startswith("INSERT INTO signoff_run")
+    assert "INSERT INTO signoff_run (" in statement
 
 
 async def test_a_start_is_stored_and_announced(db: Database) -> None:
@@ -174,8 +174,8 @@ async def test_hundreds_of_starts_take_few_statements(db: Database) -> None:
     specs = [StartSpec(workflow="order", args=str(i)) for i in range(500)]
     await db.start()
     statements, results = await db.store.write(statements_of, starting.start_many, TENANT, specs)
-    assert len(set(statements)) == 1  # on SQLite executed for each run, which costs nothing there
-    assert len(statements) == (500 if db.store.dialect.name == "sqlite" else 1)
+    assert all("INSERT INTO signoff_run (" in statement for statement in statements)
+    assert len(statements) == (8 if db.store.dialect.name == "sqlite" else 1)  # 64 rows at a time
     select = sa.text("SELECT id, args FROM signoff_run")
     args = {row.id: row.args for row in await db.store.read(lambda tx: tx.conn.execute(select).all())}
     assert [args[result.run_id] for result in results if isinstance(result, Started)] == [str(i) for i in range(500)]

@@ -383,3 +383,20 @@ def test_programs_side_by_side_do_not_slow_each_other_down() -> None:
     for journal in journals:
         journal.live.close()
     assert len(hashes) == len(set(hashes)) >= 80
+
+
+def test_a_clean_up_that_ends_the_process_ends_only_itself() -> None:
+    left: list[str] = []
+
+    @handled
+    async def handler(step: Step) -> None:
+        try:
+            await step.sleep(1)
+        finally:
+            left.append("clean-up")  # signoff: allow
+            sys.exit(3)
+
+    journal = Journal(handler, check=False)
+    journal.live.close()
+    assert left == ["clean-up"]
+    assert journal.live._program.loop.closed

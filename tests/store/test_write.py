@@ -169,7 +169,7 @@ async def test_bulk_statements_keep_every_kind_of_value(store: Store, count: int
                 f"n'{no}\\\"{{}}",
                 now,
                 (now, None)[no % 2],
-                ('"ä"', None)[no % 2],
+                ('"ä"', None, "17", "1e3", "9007199254740993")[no % 5],
                 no % 2 == 0,
                 no or None,
             )

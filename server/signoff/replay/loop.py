@@ -127,8 +127,8 @@ class Loop(asyncio.AbstractEventLoop):
                 coro: Any = task.get_coro()
                 # A handler's `finally` may await again and again: unwound some more, then left as it is.
                 for _ in range(_UNWINDINGS):
-                    # Whatever the handler raises: the program is gone.
-                    with contextlib.suppress(Exception, asyncio.CancelledError):
+                    # Whatever the handler raises, also to end the process: the program is gone.
+                    with contextlib.suppress(Exception, asyncio.CancelledError, SystemExit):
                         coro.close()
                     if getattr(coro, "cr_frame", None) is None:
                         break

@@ -60,7 +60,10 @@ class Dialect(ABC):
     def fetch_rows(
         self, tx: Tx, table: sa.Table, columns: Sequence[str], key: str, values: Sequence[Any], *, lock: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows whose `key` is one of `values`, in order of `key`; locked in that order when `lock`."""
+        """The rows whose `key` is one of `values`, in order of `key`; locked in that order when `lock`.
+
+        With `lock` only of columns with integers, times, booleans and text.
+        """
         return self.ask_rows(tx, table, columns, key, values, lock=lock)()
 
     @abstractmethod
@@ -83,7 +86,10 @@ class Dialect(ABC):
     def update_rows(
         self, tx: Tx, table: sa.Table, keys: Sequence[str], columns: Sequence[str], rows: Sequence[Row]
     ) -> None:
-        """Set `columns` of the rows found by `keys`. A row tuple holds the keys first, then the columns."""
+        """Set `columns` of the rows found by `keys`. A row tuple holds the keys first, then the columns.
+
+        No keys twice: which of the rows would count is left open.
+        """
 
     @abstractmethod
     def run_all(self, tx: Tx, *statements: tuple[str, Sequence[Any]]) -> list[Answer]:
