@@ -308,7 +308,7 @@ async def test_answers_of_sensitive_questions_stay_out_of_the_ledger(here: World
         "properties": {"pin": {"type": "string", "format": "password", "writeOnly": True}, "why": {"type": "string"}},
     }
     await answer(here, ana, await here.ask(sensitive=True))
-    await answer(here, ana, await here.ask(schema=schema), {"pin": "1234", "why": "asked"})
+    await answer(here, ana, await here.ask(schema=schema), {"pin": "sesame", "why": "asked"})
     ledger = [json.loads(row["content"])["answer"] for row in await here.store.read(rows, LEDGER)]
     assert ledger == ["[redacted]", {"pin": "[redacted]", "why": "asked"}]
 
@@ -327,20 +327,20 @@ async def test_secrets_reach_the_run_and_nobody_else(here: World, how: str) -> N
     login = ask("login", Login, registry=registry)
     ana = await here.add("ana@example.org")
     asked = await here.ask(ask="login", schema=login.codec.json_schema())
-    value = Login(PIN=SecretStr("1234"), amount=Decimal("1.50"), when=date(2026, 1, 31))
+    value = Login(PIN=SecretStr("sesame"), amount=Decimal("1.50"), when=date(2026, 1, 31))
     if how == "typed":
         await decide_embedded_through(
             here.store, here.embedded, asked.run, "login", value, by="ana@example.org", registry=registry
         )
     else:
         name = "PIN" if how == "json" else "pin"
-        given = {name: "1234", "amount": "1.50", "when": "2026-01-31"}
+        given = {name: "sesame", "amount": "1.50", "when": "2026-01-31"}
         await answer(here, ana, asked, given, registry=registry)
     stored = await here.store.read(everything)
     assert login.codec.decode(stored[4][0]["value"]) == value
     record = json.loads(stored[2][0]["content"])
     assert record["answer"] == {"PIN": "[redacted]", "amount": "1.50", "when": "2026-01-31"}
-    assert "1234" not in str(stored[2]) + str(await here.store.read(rows, AUDIT))
+    assert "sesame" not in str(stored[2]) + str(await here.store.read(rows, AUDIT))
 
 
 async def test_a_value_of_another_type_is_refused_from_code_too(here: World) -> None:

@@ -118,7 +118,7 @@ async def parallel(step: Step) -> list[int]:
 @workflow("together/unlock", registry=registry)
 async def unlocks(step: Step) -> bool:
     otherwise = Pin(pin=SecretStr("4321"), door="none")
-    return (await step.ask(unlock, title="?", timeout=60, default=otherwise)).pin.get_secret_value() == "1234"
+    return (await step.ask(unlock, title="?", timeout=60, default=otherwise)).pin.get_secret_value() == "sesame"
 
 
 @pytest_asyncio.fixture
@@ -241,13 +241,13 @@ async def test_people_at_once_are_as_many_as_needed(t: TestEngine) -> None:
 
 async def test_a_secret_reaches_the_run_from_code_too(t: TestEngine) -> None:
     run = await t.start(unlocks)
-    await t.approve(run, Pin(pin=SecretStr("1234"), door="back"), as_user=by("ana"))
+    await t.approve(run, Pin(pin=SecretStr("sesame"), door="back"), as_user=by("ana"))
     assert await t.result(run) is True
     (asked,) = await run.approvals()
     assert asked.decisions[0].answer == {"pin": "[redacted]", "door": "back"}, "the rest stands in the record"
     assert asked.fallback is None
     (step,) = await run.steps()
-    assert "1234" not in str(step)
+    assert "sesame" not in str(step)
 
 
 KILLED = """
