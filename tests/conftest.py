@@ -23,10 +23,13 @@ from tests.support.browser import Pages, running_chromium
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.support.schema import migrate
 from tests.support.stock import Stock
+from tests.support.tracing import trace_threads_one_at_a_time
 
 # a slow machine breaks no promise: nothing is asserted of how long an example takes
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+trace_threads_one_at_a_time()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
