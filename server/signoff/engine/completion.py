@@ -168,7 +168,7 @@ class Completions:
         try:
             async with self._worker.store.session() as session:
                 await complete_inside(self._worker, session, run_id, generation)
-        except Exception:
+        except Exception:  # also what is no fault of the author's: told, and tried again with the next round
             logger.exception("an on_complete could not be tried", run=run_id)
             return False
         return True

@@ -78,7 +78,7 @@ async def _update(
 
 
 async def _read(session: Any, question: str, ordinal: int) -> list[Comment]:
-    raise NotImplementedError
+    raise NotImplementedError  # as above
 
 
 _UPDATE = make_codec(_update, 1, "step.update_ask()")

@@ -88,11 +88,10 @@ class Loop(asyncio.AbstractEventLoop):
     def drive(self) -> None:
         """Run until nothing is ready."""
         ready = self._ready
-        outer, outer_task = _enter(self)
         hooks = sys.get_asyncgen_hooks()
         if hooks.finalizer is not _finalize_generator:
             sys.set_asyncgen_hooks(None, _finalize_generator)
-        events._set_running_loop(self)
+        outer, outer_task = _enter(self)
         try:
             while ready:
                 handle = ready.popleft()
